@@ -1,0 +1,1 @@
+"""Attacks that measure epsilon from below."""

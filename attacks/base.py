@@ -1,0 +1,177 @@
+"""The contract of an attack: what it is given, and what it must return.
+
+An attack gets a `Knowledge` (view, auxiliary images, a seed of its own) and a task that says what is
+asked. It never gets the truth, the base seed or the run's folder. What it returns is checked by the harness
+before any metric looks at it.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from core.errors import Unsupported
+from core.plugins import Plugin
+from datasets.base import LabelledImages
+from defenses.base import AGGREGATE, Defense, Gradient, Reading
+from federation.payload import Parameters
+from federation.settings import VICTIM, Moment, Public
+from federation.task import Task, task_of
+from federation.view import View
+
+Goal = Literal["reconstruction", "membership", "extraction", "audit"]
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """All that an attacker has: the view, the defense's code, images of its own, and its own seed."""
+
+    view: View
+    defense: Defense
+    auxiliary: LabelledImages
+    seed: int
+    device: str = "cpu"
+    progress: Callable[[str], None] = lambda line: None
+
+    @property
+    def public(self) -> Public:
+        """The public settings."""
+        return self.view.public
+
+    @property
+    def task(self) -> Task:
+        """Network, loss and normalisation: public knowledge."""
+        return task_of(self.view.public)
+
+    def readings(self) -> tuple[Reading, ...]:
+        """The defense's honest reading of the view."""
+        return self.defense.interpret(self.view)
+
+    def generator(self, *_: object) -> torch.Generator:
+        """A torch generator from the attack's own seed."""
+        return torch.Generator().manual_seed(self.seed)
+
+
+@dataclass(frozen=True)
+class Inversion:
+    """One gradient to invert: the model it was taken on, its values, whose it is.
+
+    `labels` (records,) are given where the cell says that they are known, else None.
+    """
+
+    model: Parameters
+    gradient: Gradient
+    labels: Tensor | None
+
+
+@dataclass(frozen=True)
+class ReconstructionTask:
+    """Rebuild the victim's probe records of one observed round: one problem a probe.
+
+    `probe_batch` is how many of the victim's own records are in each problem.
+    """
+
+    moment: Moment
+    round_index: int
+    probes: int
+    probe_batch: int
+    known_labels: tuple[Tensor, ...] | None
+
+    def problems(self, knowledge: Knowledge) -> tuple[Inversion, ...]:
+        """The inversion problems that the honest reading of the view offers; `Unsupported` where it has none."""
+        found: dict[int, Inversion] = {}
+        for reading in knowledge.readings():
+            o = reading.occasion
+            if o.kind != "probe" or o.round != self.round_index or o.probe is None:
+                continue
+            gradient = reading.gradients.get(VICTIM) or reading.gradients.get(AGGREGATE)
+            if gradient is None or reading.model is None:
+                raise Unsupported(
+                    f"this view ({knowledge.view.threat}) holds neither the victim's gradient nor a mean of it"
+                )
+            labels = self.known_labels[o.probe] if self.known_labels is not None else None
+            found[o.probe] = Inversion(reading.model, gradient, labels if gradient.clients == 1 else None)
+        return tuple(found[probe] for probe in range(self.probes))
+
+
+@dataclass(frozen=True)
+class ReconstructionAnswer:
+    """One tensor a problem: images (M, C, H, W) in image units, M at least the probe batch, not clamped.
+
+    `flags` are remarks for the record (not converged, gradient all zero); `diagnostics` are numbers.
+    """
+
+    images: tuple[Tensor, ...]
+    flags: tuple[str, ...] = ()
+    diagnostics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class MembershipTask:
+    """Tell which candidates were trained on. The candidates come shuffled, members and others alike.
+
+    `member_share` is the attacker's prior: the share of members among the candidates.
+    """
+
+    candidates: LabelledImages
+    member_share: float = 0.5
+
+
+@dataclass(frozen=True)
+class MembershipAnswer:
+    """Scores (N,), higher means member, and hard decisions (N,), True means member."""
+
+    scores: Tensor
+    decisions: Tensor
+    flags: tuple[str, ...] = ()
+    diagnostics: Mapping[str, float] = field(default_factory=dict)
+
+
+class Attack(Plugin):
+    """Base of all attacks."""
+
+    kind: ClassVar[str] = "attack"
+    goal: ClassVar[Goal]
+    #: the threats that this attack makes sense under
+    threats: ClassVar[tuple[str, ...]]
+    #: whether it knows more of a defense than its honest reading
+    adaptive: ClassVar[bool] = False
+
+    def budget(self) -> dict[str, Any]:
+        """Iterations, restarts and the like, for the record; equal for all defenses."""
+        return {}
+
+
+class ReconstructionAttack(Attack):
+    """Base of attacks that rebuild images."""
+
+    goal: ClassVar[Goal] = "reconstruction"
+    threats: ClassVar[tuple[str, ...]] = ("server", "server+keys", "server+clients", "server:active")
+
+    @abstractmethod
+    def reconstruct(self, knowledge: Knowledge, task: ReconstructionTask) -> ReconstructionAnswer:
+        """Rebuild the records behind every problem of the task."""
+
+
+class MembershipAttack(Attack):
+    """Base of attacks that tell members from others."""
+
+    goal: ClassVar[Goal] = "membership"
+    threats: ClassVar[tuple[str, ...]] = ("client", "server", "server+keys", "server+clients", "server:active")
+
+    @abstractmethod
+    def infer(self, knowledge: Knowledge, task: MembershipTask) -> MembershipAnswer:
+        """Score and decide every candidate."""
+
+
+def final_model(knowledge: Knowledge) -> Parameters:
+    """The last model that the view's honest reading holds; `Unsupported` where it holds none."""
+    for reading in reversed(knowledge.readings()):
+        if reading.model is not None:
+            return reading.model
+    raise Unsupported(f"this view ({knowledge.view.threat}) holds no model")

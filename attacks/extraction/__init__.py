@@ -1,0 +1,1 @@
+"""Attacks that steal the model."""

@@ -1,0 +1,1 @@
+"""Attacks that tell who was in the training set."""

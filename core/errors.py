@@ -1,0 +1,43 @@
+"""Errors that a user caused and can mend: one sentence each, never a traceback."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(Exception):
+    """A mistake in what the user gave.
+
+    The message is one sentence that says what was wrong, what is allowed and what was given. The
+    command line prints it and exits with 2.
+    """
+
+
+class Unsupported(Exception):
+    """A defense, attack or metric that cannot work on what it was given; the cell is `skipped`.
+
+    The message is the reason, as it will stand in the record.
+    """
+
+
+def nearest(given: str, allowed: Iterable[str]) -> str | None:
+    """The allowed name most like the given one, or None when nothing is alike.
+
+    >>> nearest("fedagv", ["fedavg", "mp-dp"])
+    'fedavg'
+    """
+    matches = difflib.get_close_matches(given.lower(), list(allowed), n=1, cutoff=0.5)
+    return matches[0] if matches else None
+
+
+def unknown_name(kind: str, given: str, allowed: Iterable[str]) -> UserError:
+    """The error for a name that is not there: suggests the nearest, lists what there is.
+
+    >>> str(unknown_name("defense", "fedagv", ["fedavg"]))
+    "There is no defense 'fedagv': did you mean 'fedavg'? Known: fedavg."
+    """
+    names = list(allowed)
+    guess = nearest(given, names)
+    hint = f"did you mean '{guess}'? " if guess else ""
+    return UserError(f"There is no {kind} '{given}': {hint}Known: {', '.join(names) or 'none'}.")

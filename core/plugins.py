@@ -1,0 +1,90 @@
+"""The plugin contract shared by defenses, attacks, datasets, models and metrics.
+
+A plugin is a class: its fields are its parameters (with defaults and bounds), its class variables
+say what it is called, its docstring's first line is its summary. Instances are frozen, so one
+object can be handed to every party without becoming a channel between them.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from core.errors import UserError, nearest
+
+PLUGIN_API = 1
+
+
+def explain(error: ValidationError, what: str, allowed: list[str]) -> UserError:
+    """Turn pydantic's report into one sentence: what was wrong, what is allowed, what was given."""
+    problem = error.errors(include_url=False)[0]
+    where = ".".join(str(part) for part in problem["loc"]) or "value"
+    given = problem.get("input")
+    if problem["type"] == "extra_forbidden":
+        guess = nearest(str(problem["loc"][-1]), allowed)
+        hint = f"did you mean '{guess}'? " if guess else ""
+        return UserError(f"{what} has no setting '{where}': {hint}Allowed: {', '.join(allowed) or 'none'}.")
+    shown = repr(given)
+    shown = shown if len(shown) <= 80 else shown[:77] + "..."
+    return UserError(f"{what}: '{where}' is wrong: {problem['msg']}; given: {shown}.")
+
+
+class Settings(BaseModel):
+    """Frozen, closed settings: unknown keys are refused, numbers must be finite."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @classmethod
+    def parse(cls, given: Mapping[str, Any], what: str) -> Self:
+        """Build from a mapping; a mistake becomes a `UserError` that begins with `what`."""
+        try:
+            return cls.model_validate(dict(given))
+        except ValidationError as error:
+            raise explain(error, what, list(cls.model_fields)) from None
+
+
+class Plugin(Settings):
+    """Base of all plugins. Subclasses that set `name` are found by being there."""
+
+    kind: ClassVar[str]
+    name: ClassVar[str]
+    citation: ClassVar[str] = ""
+    #: the parameter that `name:VALUE` sets (for example the path in `npz:FILE`), if there is one
+    shorthand: ClassVar[str] = ""
+
+    @classmethod
+    def summary(cls) -> str:
+        """The first line of the docstring."""
+        return (inspect.getdoc(cls) or "").split("\n", 1)[0].strip()
+
+    @classmethod
+    def describe(cls) -> dict[str, Any]:
+        """What `list --json` prints: name, kind, summary, citation, parameters."""
+        properties = cls.model_json_schema().get("properties", {})
+        return {
+            "name": cls.name,
+            "kind": cls.kind,
+            "summary": cls.summary(),
+            "citation": cls.citation,
+            "shorthand": cls.shorthand,
+            "parameters": {
+                field: {k: v for k, v in schema.items() if k not in ("title",)} for field, schema in properties.items()
+            },
+        }
+
+    def parameters(self) -> dict[str, Any]:
+        """The validated parameters as plain JSON values."""
+        return self.model_dump(mode="json")
+
+
+def is_plugin(value: object, kind: str | None = None) -> bool:
+    """Whether a value is a concrete plugin class (of this kind): one that sets `name` itself."""
+    return (
+        inspect.isclass(value)
+        and issubclass(value, Plugin)
+        and "name" in value.__dict__
+        and (kind is None or value.kind == kind)
+    )

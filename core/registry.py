@@ -1,0 +1,182 @@
+"""Finds plugins in their folders, by name, without importing more than the one that is asked for.
+
+The index (name -> file) is built by a child process that imports everything once; it is kept in
+`.cache/` and rebuilt when a plugin file changed. So `list` needs no torch, and a cell imports only
+the plugins that it uses (the key of its record depends on that).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from core.errors import UserError, unknown_name
+from core.seeds import natural_order
+
+if TYPE_CHECKING:
+    from core.plugins import Plugin
+
+ROOT = Path(__file__).resolve().parent.parent
+INDEX_FILE = ROOT / ".cache" / "plugins.json"
+#: kind of plugin -> glob patterns, relative to the checkout
+FOLDERS = {
+    "defense": ("defenses/*.py",),
+    "attack": ("attacks/*/*.py",),
+    "dataset": ("datasets/*.py",),
+    "model": ("federation/models/*.py",),
+    "metric": ("metrics/*.py",),
+}
+
+Entry = dict[str, Any]
+_loaded_files: dict[str, ModuleType] = {}
+
+
+def plugin_files() -> list[Path]:
+    """Every file that may hold a plugin: those in the folders that do not begin with `_`."""
+    found = (path for patterns in FOLDERS.values() for pattern in patterns for path in ROOT.glob(pattern))
+    return sorted(path for path in found if not path.name.startswith("_"))
+
+
+def _stamp() -> list[list[Any]]:
+    """What must be unchanged for the kept index to hold: name, size and time of every plugin file."""
+    files = [*plugin_files(), *(ROOT / "core").glob("*.py"), *ROOT.glob("*/base.py")]
+    stats = [(path, path.stat()) for path in files]
+    return [[str(p.relative_to(ROOT)), s.st_size, s.st_mtime_ns] for p, s in stats]
+
+
+def scan() -> list[Entry]:
+    """Import every plugin file and describe what is in it. Slow: only the index builder calls it."""
+    entries: list[Entry] = []
+    for path in plugin_files():
+        module = importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
+        entries += describe_module(module, str(path.relative_to(ROOT)))
+    return check_unique(entries)
+
+
+def describe_module(module: ModuleType, source: str) -> list[Entry]:
+    """The index entries of the plugin classes that a module defines itself."""
+    from core.plugins import is_plugin
+
+    classes = [v for v in vars(module).values() if is_plugin(v) and v.__module__ == module.__name__]
+    return [{**c.describe(), "file": source, "class": c.__name__} for c in classes]
+
+
+def check_unique(entries: list[Entry]) -> list[Entry]:
+    """Refuse two plugins of one kind with one name."""
+    seen: dict[tuple[str, str], str] = {}
+    for entry in entries:
+        key = (entry["kind"], entry["name"])
+        if key in seen:
+            raise UserError(
+                f"Two plugins are called {entry['kind']} '{entry['name']}': {seen[key]} and {entry['file']}; "
+                "names must be unique, rename one."
+            )
+        seen[key] = entry["file"]
+    return entries
+
+
+def _build_index() -> list[Entry]:
+    """Run `scan` in another process, so that the caller never imports torch for it."""
+    code = "import json,sys; from core import registry; sys.stdout.write('\\n' + json.dumps(registry.scan()))"
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True)
+    if done.returncode:
+        last = done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "no message"
+        raise UserError(f"The plugins could not be read, all of them must import: {last}")
+    entries: list[Entry] = json.loads(done.stdout.rsplit("\n", 1)[1])
+    return entries
+
+
+@cache
+def builtin_index() -> tuple[Entry, ...]:
+    """The entries of all plugins of the checkout, from the kept index where it still holds."""
+    stamp = _stamp()
+    try:
+        kept = json.loads(INDEX_FILE.read_text())
+        if kept["stamp"] == stamp and kept["python"] == sys.version:
+            return tuple(kept["entries"])
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    entries = _build_index()
+    text = json.dumps({"stamp": stamp, "python": sys.version, "entries": entries})
+    try:
+        INDEX_FILE.parent.mkdir(exist_ok=True)
+        part = INDEX_FILE.with_suffix(f".{os.getpid()}.part")
+        part.write_text(text)
+        part.replace(INDEX_FILE)
+    except OSError:  # a read-only checkout works too, only slower
+        pass
+    return tuple(entries)
+
+
+def load_file(path: str | Path) -> list[Entry]:
+    """Load plugins from a file outside the checkout (`--plugin FILE.py`); returns their entries."""
+    source = Path(path).resolve()
+    if not source.is_file():
+        raise UserError(f"There is no plugin file {path}: give a Python file that defines a plugin class.")
+    name = "leakboard_plugin_" + hashlib.sha256(str(source).encode()).hexdigest()[:12]
+    if str(source) not in _loaded_files:
+        spec = importlib.util.spec_from_file_location(name, source)
+        if spec is None or spec.loader is None:
+            raise UserError(f"{path} is not a Python file: a plugin file ends in .py.")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        try:
+            spec.loader.exec_module(module)
+        except Exception as error:
+            del sys.modules[name]
+            raise UserError(f"The plugin file {path} does not import: {type(error).__name__}: {error}.") from error
+        _loaded_files[str(source)] = module
+    entries = describe_module(_loaded_files[str(source)], str(source))
+    if not entries:
+        raise UserError(f"{path} defines no plugin: a class that sets `name`, derived from Defense or Attack.")
+    check_unique([*builtin_index(), *entries])
+    return entries
+
+
+def entries(kind: str) -> dict[str, Entry]:
+    """All plugins of a kind, by name, in natural order; those of `--plugin` files too."""
+    found = list(builtin_index())
+    for source, module in _loaded_files.items():
+        found += describe_module(module, source)
+    of_kind = {entry["name"]: entry for entry in found if entry["kind"] == kind}
+    return {name: of_kind[name] for name in natural_order(of_kind)}
+
+
+def find(kind: str, name: str) -> Entry:
+    """The entry of one plugin; a wrong name suggests the nearest."""
+    known = entries(kind)
+    if name not in known:
+        raise unknown_name(kind, name, known)
+    return known[name]
+
+
+def load(kind: str, name: str) -> type[Plugin]:
+    """The plugin class of that name; imports its file and nothing else."""
+    entry = find(kind, name)
+    module = _loaded_files.get(entry["file"])
+    if module is None:
+        module = importlib.import_module(entry["file"].removesuffix(".py").replace("/", "."))
+    loaded: type[Plugin] = getattr(module, entry["class"])
+    return loaded
+
+
+def create(kind: str, spec: str, parameters: dict[str, Any] | None = None) -> Plugin:
+    """An instance from `name` or `name:VALUE` and parameters, all validated."""
+    name, _, value = spec.partition(":")
+    plugin = load(kind, name)
+    given = dict(parameters or {})
+    if value:
+        if not plugin.shorthand:
+            raise UserError(f"The {kind} '{name}' takes nothing after a colon; given: {spec}.")
+        given[plugin.shorthand] = value
+    return plugin.parse(given, f"The {kind} '{name}'")

@@ -1,0 +1,1 @@
+"""Images, their checksums, and who holds what."""

@@ -1,0 +1,111 @@
+"""BreaKHis, read from the folder as it is distributed."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from pathlib import Path
+from typing import ClassVar, Literal, NamedTuple
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from core.errors import UserError
+from datasets._images import decode_all, existing_folder
+from datasets.base import Dataset, ImagePool
+
+#: SOB_<benign or malignant>_<type>-<year>-<case><slides>-<magnification>-<number>.png
+FILE_NAME = re.compile(r"SOB_([BM])_([A-Z]+)-(\d+)-(\d+)([A-Z]*)-(\d+)-(\d+)\.png", re.IGNORECASE)
+TYPES = {
+    "A": "adenosis",
+    "F": "fibroadenoma",
+    "PT": "phyllodes tumor",
+    "TA": "tubular adenoma",
+    "DC": "ductal carcinoma",
+    "LC": "lobular carcinoma",
+    "MC": "mucinous carcinoma",
+    "PC": "papillary carcinoma",
+}
+
+
+class Slide(NamedTuple):
+    """What the name of one picture says."""
+
+    path: Path
+    malignant: bool
+    type: str
+    patient: str
+
+
+class BreakHis(Dataset):
+    """BreaKHis: microscope pictures of breast tumours, 700×460 resized to 32×32; patients are kept apart.
+
+    `groups` are patients: the year and the number of the case, without the letters that count its
+    slides (14-22549AB and 14-22549CD are one patient), so no patient is on both sides of a split.
+    Pictures that appear under two types (23 pairs at 400×, all of case 14-13412) are left out under
+    both, because nobody can tell which label is right; of other exact copies one is kept. There is no
+    official test set. The mean and standard deviation are those of 400×.
+    """
+
+    name: ClassVar[str] = "breakhis"
+    mean: ClassVar[tuple[float, ...]] = (0.7565, 0.5904, 0.7431)
+    std: ClassVar[tuple[float, ...]] = (0.1282, 0.1871, 0.1037)
+    citation: ClassVar[str] = (
+        "Spanhol et al. 2016, A Dataset for Breast Cancer Histopathological Image Classification, IEEE TBME 63(7)"
+    )
+    shorthand: ClassVar[str] = "root"
+
+    root: str = Field("", description="the unpacked folder BreaKHis_v1 (or any folder above the pictures)")
+    magnification: Literal[40, 100, 200, 400] = 400
+    target: Literal["benign-malignant", "types"] = "benign-malignant"
+    size: int = Field(32, ge=16, le=224, description="side of the pictures after resizing, in pixels")
+
+    def read(self) -> ImagePool:
+        """Decode the pictures of one magnification, in the order of their names."""
+        top = existing_folder(self.root, "The `root` of the data set 'breakhis'")
+        slides = find_slides(top, self.magnification)
+        if not slides:
+            raise UserError(
+                f"{top} holds no pictures of BreaKHis at {self.magnification}x: put the unpacked BreaKHis_v1 there, "
+                f"with files such as SOB_B_A-14-22549AB-{self.magnification}-001.png."
+            )
+        pixels = decode_all([slide.path for slide in slides], self.size, 3)
+        kept = unambiguous(pixels, [slide.type for slide in slides])
+        chosen = [slides[i] for i in kept]
+        codes = list(TYPES)
+        by_type = self.target == "types"
+        labels = [codes.index(slide.type) if by_type else int(slide.malignant) for slide in chosen]
+        patients = sorted({slide.patient for slide in chosen})
+        return ImagePool(
+            pixels[torch.tensor(kept, dtype=torch.int64)],
+            torch.tensor(labels, dtype=torch.int64),
+            torch.zeros(len(chosen), dtype=torch.bool),
+            tuple(TYPES.values()) if by_type else ("benign", "malignant"),
+            torch.tensor([patients.index(slide.patient) for slide in chosen], dtype=torch.int64),
+        )
+
+
+def find_slides(top: Path, magnification: int) -> list[Slide]:
+    """All pictures of one magnification under a folder, however deep, by file name."""
+    found: list[Slide] = []
+    for path in top.rglob("*.png"):
+        match = FILE_NAME.fullmatch(path.name)
+        if match is None or int(match[6]) != magnification:
+            continue
+        code = match[2].upper()
+        if code not in TYPES:
+            raise UserError(f"The picture {path} is of the unknown type '{code}': allowed are {', '.join(TYPES)}.")
+        found.append(Slide(path, match[1].upper() == "M", code, f"{match[3]}-{match[4]}"))
+    return sorted(found, key=lambda slide: (slide.path.name, str(slide.path)))
+
+
+def unambiguous(pixels: Tensor, types: list[str]) -> list[int]:
+    """Indices of the pictures (N, C, H, W) to keep: one of each content, none whose copies differ in type.
+
+    Compared by decoded pixels, so that a copy that was saved anew counts as well.
+    """
+    same: defaultdict[bytes, list[int]] = defaultdict(list)
+    for index, picture in enumerate(pixels):
+        same[picture.numpy().tobytes()].append(index)
+    return sorted(copies[0] for copies in same.values() if len({types[i] for i in copies}) == 1)

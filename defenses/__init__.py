@@ -1,0 +1,1 @@
+"""Defenses: one file each, found by being there. A defense knows no attack."""

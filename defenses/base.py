@@ -1,0 +1,179 @@
+"""The contract of a defense: steps that run as parties, an honest reading of a view, a client anyone can simulate.
+
+The base class is the whole of FedSGD: the server sends its model, each client sends one gradient, the
+server averages and takes a step. A defense overrides the part that it changes; most need only `protect`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from core.plugins import Plugin
+from core.randomness import derive_key
+from datasets.base import LabelledImages
+from federation.party import Message, Occasion, Party, Step
+from federation.payload import Parameters, Payload, copy_value, size_in_bytes
+from federation.settings import SERVER, Public, client_name
+from federation.task import task_of
+from federation.transcript import Observation
+from federation.view import View
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """A gradient that a view lets its holders compute.
+
+    `clients` is 1 for an individual one and K for the mean over K clients; `records` is how many
+    records it averages over in all.
+    """
+
+    values: Parameters
+    clients: int
+    records: int
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The honest reading of one observation: the model that was trained on, and gradients by owner.
+
+    Owners are client names; the mean over all participants stands under `AGGREGATE`.
+    """
+
+    occasion: Occasion
+    model: Parameters | None
+    gradients: Mapping[str, Gradient]
+
+
+AGGREGATE = "aggregate"
+
+
+class Defense(Plugin):
+    """Base of all defenses: plain FedSGD. Override `protect`, or whole steps, or the whole protocol."""
+
+    kind: ClassVar[str] = "defense"
+    #: what the scheme promises, in one sentence, for the cards and the docs
+    claim: ClassVar[str] = ""
+
+    # --- who takes part, and in which steps -------------------------------------------------
+
+    def third_parties(self) -> tuple[str, ...]:
+        """Parties beside server and clients, for example a key authority."""
+        return ()
+
+    def setup(self) -> Sequence[Step]:
+        """Steps before the first round: the server draws the initial model."""
+        return (Step("initialise", SERVER, self.initialise),)
+
+    def protocol(self) -> Sequence[Step]:
+        """The steps of one round, in order."""
+        return (
+            Step("distribute", SERVER, self.distribute),
+            Step("update", "client", self.update),
+            Step("aggregate", SERVER, self.aggregate),
+        )
+
+    def closing(self) -> Sequence[Step]:
+        """Steps after the last round: the clients get the trained model."""
+        return (Step("distribute", SERVER, self.distribute),)
+
+    # --- the steps of plain FedSGD ----------------------------------------------------------
+
+    def initialise(self, me: Party) -> None:
+        """Server, once: draw the initial model."""
+        seed = int(me.stream("initial model").words(1)[0]) >> 1
+        me.state["model"] = task_of(me.public).initial(seed)
+
+    def distribute(self, me: Party) -> None:
+        """Server: send the model to this round's clients."""
+        me.broadcast(me.participants, "model", {"model": me.state["model"]})
+
+    def update(self, me: Party) -> None:
+        """Client: compute the gradient of its batch on the model it got, protect it, send it."""
+        assert me.batch is not None
+        model = me.expect("model")["model"]
+        with me.phase("Train"):
+            gradient, buffers = task_of(me.public).gradient(model, me.batch.images, me.batch.labels)
+        me.send(SERVER, "update", {"gradient": self.protect(me, gradient), "buffers": buffers})
+
+    def protect(self, me: Party, gradient: Parameters) -> Parameters:
+        """Client: what it sends in place of its gradient. Here: the gradient itself."""
+        return gradient
+
+    def aggregate(self, me: Party) -> None:
+        """Server: average what arrived and take one step of SGD."""
+        updates = list(me.received("update").values())
+        if not updates:
+            return  # everybody dropped out: the model stays as it is
+        with me.phase("Agg"):
+            self.step(me, mean([u["gradient"] for u in updates]), mean([u["buffers"] for u in updates]))
+
+    def step(self, me: Party, gradient: Parameters, buffers: Parameters) -> None:
+        """Server: m <- mu m + g + wd w; w <- w - lr m (as torch.optim.SGD does); buffers are replaced."""
+        training = me.public.training
+        model: Parameters = me.state["model"]
+        velocity: Parameters = me.state.setdefault(
+            "velocity", {name: torch.zeros_like(g) for name, g in gradient.items()}
+        )
+        for name, value in gradient.items():
+            velocity[name] = training.momentum * velocity[name] + value + training.weight_decay * model[name]
+            model[name] = model[name] - training.learning_rate * velocity[name]
+        model.update(buffers)
+
+    # --- what others may ask of a defense ---------------------------------------------------
+
+    def global_model(self, server_state: Payload) -> Parameters:
+        """The trained model, from the server's state (for the accuracy; no view holds it by this)."""
+        model: Parameters = copy_value(server_state["model"])
+        return model
+
+    def interpret(self, view: View) -> tuple[Reading, ...]:
+        """The honest reading: the models and gradients that the protocol itself lets these parties compute."""
+        return tuple(self.read(observation, view.public) for observation in view.observations)
+
+    def read(self, observation: Observation, public: Public) -> Reading:
+        """The honest reading of one observation, from its messages."""
+        models = [m.payload["model"] for m in observation.messages if m.kind == "model"]
+        size = observation.occasion.batch_size
+        gradients = {
+            m.sender: Gradient(m.payload["gradient"], 1, size) for m in observation.messages if m.kind == "update"
+        }
+        return Reading(observation.occasion, models[0] if models else None, gradients)
+
+    def simulate(
+        self, public: Public, own_state: Payload, images: torch.Tensor, labels: torch.Tensor, seed: int
+    ) -> Payload:
+        """The message that a client would send for these images (N, C, H, W) and labels (N,).
+
+        What any outsider can run: it needs the public settings and what a client got from the server,
+        `own_state["model"]`, and touches no other party's state. Randomness comes from `seed`.
+        """
+        sent: list[Message] = []
+        secret = derive_key(seed.to_bytes(16, "little", signed=True), "simulate")
+        me = Party(client_name(0), public, secret)
+        me.occasion = Occasion(0, None, "train", public.clients, len(labels))
+        me.batch = LabelledImages(images, labels)
+        me.state = copy_value({key: value for key, value in own_state.items() if key != "model"})
+        body = {"model": own_state["model"]}
+        me._inbox.append(Message("distribute", SERVER, me.name, "model", body, size_in_bytes(body)))
+        me._step, me._deliver = "update", sent.append
+        self.update(me)
+        return sent[-1].payload
+
+    def claims(self, public: Public) -> dict[str, Any]:
+        """What the scheme claims in numbers (epsilon and the like), for the record; nothing by default."""
+        return {}
+
+
+def mean(items: Sequence[Parameters]) -> Parameters:
+    """The mean of several dicts of tensors, name by name.
+
+    >>> mean([{"w": torch.tensor([1.0])}, {"w": torch.tensor([3.0])}])["w"]
+    tensor([2.])
+    """
+    return {
+        name: torch.stack([item[name].float() for item in items]).mean(0).to(items[0][name].dtype) for name in items[0]
+    }

@@ -1,0 +1,1 @@
+"""Parties, messages, transcript, views; the models; the round loop. Knows no attack and no metric."""

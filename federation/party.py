@@ -1,0 +1,151 @@
+"""A party: what its code can reach. Its own state, its inbox, its own randomness, the public settings; no more."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from core.randomness import Stream, derive_key
+from datasets.base import LabelledImages
+from federation.payload import Payload, Value, copy_value, size_in_bytes
+from federation.settings import SERVER, Public
+
+#: the paper's names for the phases of a round
+PHASES = ("Key_Gen", "MP", "Train", "DP", "Grad_Enc", "Agg", "Grad_Dec", "Recover")
+
+
+class ProtocolError(Exception):
+    """A defense that broke its own protocol: a message that is missing, or goes to nobody."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message as it went over the channel."""
+
+    step: str
+    sender: str
+    receiver: str
+    kind: str
+    payload: Payload
+    size: int
+
+
+@dataclass(frozen=True)
+class Occasion:
+    """One run of the protocol: a training round, a probe of it, the set-up or the closing distribution."""
+
+    round: int
+    probe: int | None
+    kind: str  # "setup" | "train" | "probe" | "final"
+    participants: tuple[str, ...]
+    batch_size: int
+
+
+@dataclass
+class Clock:
+    """Seconds by role and phase."""
+
+    wall: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    cpu: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+
+
+class Party:
+    """The only thing that a defense's step gets.
+
+    `state` and `keys` live as long as the party; both hold `Value`s alone, so that they can be stored
+    with the view. `keys` is for decryption keys: what the threat `server+keys` adds to the server.
+    The inbox is emptied after each step of this party.
+    """
+
+    def __init__(self, name: str, public: Public, secret: bytes, shard: LabelledImages | None = None) -> None:
+        self.name = name
+        self.role = name.partition(":")[0]
+        self.public = public
+        self.secret = secret
+        self.shard = shard
+        self.state: Payload = {}
+        self.keys: Payload = {}
+        self.occasion = Occasion(0, None, "setup", (), 0)
+        self.batch: LabelledImages | None = None
+        self._inbox: list[Message] = []
+        self._deliver: Callable[[Message], None] | None = None
+        self._step = ""
+        self._streams: dict[tuple[str, Occasion], Stream] = {}
+        self._clock = Clock()
+
+    @property
+    def index(self) -> int:
+        """The number of this client."""
+        return int(self.name.partition(":")[2])
+
+    @property
+    def participants(self) -> tuple[str, ...]:
+        """The clients that were asked to take part this time."""
+        return self.occasion.participants
+
+    def send(self, receiver: str, kind: str, payload: Mapping[str, Value]) -> None:
+        """Send a copy of the payload; it is logged with its size."""
+        if self._deliver is None:
+            raise ProtocolError(f"{self.name} cannot send outside a round")
+        copied: Payload = copy_value(payload)
+        self._deliver(Message(self._step, self.name, receiver, kind, copied, size_in_bytes(copied)))
+
+    def broadcast(self, receivers: tuple[str, ...], kind: str, payload: Mapping[str, Value]) -> None:
+        """Send the same payload to several parties."""
+        if self._deliver is None:
+            raise ProtocolError(f"{self.name} cannot send outside a round")
+        copied: Payload = copy_value(payload)
+        size = size_in_bytes(copied)
+        for receiver in receivers:
+            self._deliver(Message(self._step, self.name, receiver, kind, copied, size))
+
+    def received(self, kind: str) -> dict[str, Payload]:
+        """The payloads of this kind in the inbox, by sender; copies, the caller may change them."""
+        return {m.sender: copy_value(m.payload) for m in self._inbox if m.kind == kind}
+
+    def expect(self, kind: str, sender: str = SERVER) -> Payload:
+        """The one payload of this kind from that sender."""
+        found = self.received(kind)
+        if sender not in found:
+            raise ProtocolError(f"{self.name} expected '{kind}' from {sender} and has {sorted(found)}")
+        return found[sender]
+
+    def stream(self, purpose: str) -> Stream:
+        """This party's random stream for a purpose, fresh in every round and probe; goes on where it stopped."""
+        key = (purpose, self.occasion)
+        if key not in self._streams:
+            where = (
+                self.occasion.kind,
+                self.occasion.round,
+                -1 if self.occasion.probe is None else self.occasion.probe,
+            )
+            self._streams[key] = Stream(derive_key(self.secret, "draws", purpose, *where))
+        return self._streams[key]
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Count the time of a block under one of the paper's phase names."""
+        if name not in PHASES:
+            raise ProtocolError(f"phase '{name}' is unknown; the paper's are {', '.join(PHASES)}")
+        wall, cpu = time.perf_counter(), time.process_time()
+        try:
+            yield
+        finally:
+            key = f"{self.role}/{name}"
+            self._clock.wall[key] += time.perf_counter() - wall
+            self._clock.cpu[key] += time.process_time() - cpu
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a protocol: every party of that role runs it, then the messages are delivered.
+
+    Parties of one role run one after another and cannot see each other's messages of the same step.
+    """
+
+    name: str
+    role: str
+    run: Callable[[Party], None]

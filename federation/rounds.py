@@ -1,0 +1,243 @@
+"""The round loop: runs a defense's protocol step by step, delivers and logs every message, and probes.
+
+In an observed round, after the training step, the same protocol runs again on a few fresh records of
+each client (a probe). Afterwards every party gets back the state it had before, so a probe trains
+nothing. Which records are drawn depends on seeds and names alone: it is the same for all defenses.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+
+from core.errors import UserError
+from core.randomness import derive_key, run_secret
+from core.seeds import derive_seed
+from datasets.base import LabelledImages
+from federation.party import Clock, Message, Occasion, Party, ProtocolError, Step
+from federation.payload import Parameters, Payload, copy_value
+from federation.settings import SERVER, VICTIM, Public, Watch, client_name
+from federation.transcript import Observation, Transcript
+
+
+class Scheme(Protocol):
+    """What the loop needs of a defense (the whole contract is `defenses.base.Defense`)."""
+
+    def third_parties(self) -> tuple[str, ...]: ...  # noqa: D102
+    def setup(self) -> Sequence[Step]: ...  # noqa: D102
+    def protocol(self) -> Sequence[Step]: ...  # noqa: D102
+    def closing(self) -> Sequence[Step]: ...  # noqa: D102
+    def global_model(self, server_state: Payload) -> Parameters: ...  # noqa: D102
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Any: ...  # noqa: D102
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run of a federation leaves behind. Holds everything: only the harness may keep it."""
+
+    public: Public
+    transcript: Transcript
+    secrets: Mapping[str, bytes]
+    model: Parameters
+    observed: Mapping[int, str]
+    seconds: Mapping[str, float]
+    cpu_seconds: Mapping[str, float]
+    bytes_by_kind: Mapping[str, int]
+    client_rounds: int
+
+
+@dataclass(frozen=True)
+class Script:
+    """Recorded messages that stand in for the parties that do not run (see `federation.replay`)."""
+
+    live: frozenset[str]
+    transcript: Transcript
+
+    def sent(self, occasion: Occasion, step: str, sender: str) -> list[Message]:
+        """What `sender` sent in that step of that occasion."""
+        found = [o for o in self.transcript.observations if o.occasion == occasion]
+        return [m for o in found for m in o.messages if m.step == step and m.sender == sender]
+
+
+@dataclass
+class Federation:
+    """One run: parties, clocks and the log. `run()` does it all."""
+
+    scheme: Scheme
+    public: Public
+    shards: Mapping[str, LabelledImages]
+    watch: Watch
+    seed: int
+    fresh_keys: bool = False
+    record_all: bool = False
+    script: Script | None = None
+    progress: Callable[[int, int], None] = lambda done, total: None
+    secrets: dict[str, bytes] = field(default_factory=dict)
+    parties: dict[str, Party] = field(default_factory=dict)
+    observations: list[Observation] = field(default_factory=list)
+    clocks: dict[str, Clock] = field(default_factory=lambda: defaultdict(Clock))
+    bytes_by_kind: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+
+    def __post_init__(self) -> None:
+        self._check_targets()
+        root = run_secret(None if self.fresh_keys else self.seed)
+        names = (SERVER, *self.public.clients, *self.scheme.third_parties())
+        self.secrets = self.secrets or {name: derive_key(root, "party", name) for name in names}
+        self.parties = {
+            name: Party(name, self.public, self.secrets.get(name, b""), self.shards.get(name)) for name in names
+        }
+        # each party has its own copy of the defense, so that even a mutated one carries nothing across
+        self._schemes: dict[str, Scheme] = {name: self.scheme.model_copy(deep=True) for name in names}
+        self._log: list[Message] = []
+        self._taken: dict[str, int] = defaultdict(int)
+
+    def _check_targets(self) -> None:
+        size = self.public.shard_sizes[0]
+        if self.watch.targets > size:
+            raise UserError(
+                f"targets ({self.watch.targets}) must be at most the victim's shard; given: {size} records."
+            )
+
+    def run(self) -> Outcome:
+        """Set-up, all rounds with their probes, and the closing distribution of the final model."""
+        total = self.public.total_rounds
+        observed = self.watch.indices(total)
+        self._occasion(Occasion(0, None, "setup", self.public.clients, 0), "setup", keep=True)
+        client_rounds = 0
+        for index in range(total):
+            participants = self._participants(index, index in observed)
+            client_rounds += len(participants)
+            size = self.public.training.batch_size
+            occasion = Occasion(index, None, "train", participants, size)
+            self._occasion(occasion, "protocol", keep=index in observed)
+            if index in observed:
+                self._probe(index, participants)
+            self.progress(index + 1, total)
+        self._occasion(Occasion(total, None, "final", self.public.clients, 0), "closing", keep=True)
+        clock = self.clocks["train"]
+        setup = self.clocks["setup"]
+        server = self.parties[SERVER]
+        return Outcome(
+            self.public,
+            Transcript(tuple(self.observations)),
+            self.secrets,
+            self.scheme.global_model(server.state) if self._is_live(SERVER) else {},
+            observed,
+            {key: clock.wall[key] + setup.wall[key] for key in {**clock.wall, **setup.wall}},
+            {key: clock.cpu[key] + setup.cpu[key] for key in {**clock.cpu, **setup.cpu}},
+            dict(self.bytes_by_kind),
+            client_rounds,
+        )
+
+    def _participants(self, index: int, observed: bool) -> tuple[str, ...]:
+        """K of N clients from the seed; the victim is among them in observed rounds."""
+        training = self.public.training
+        generator = torch.Generator().manual_seed(derive_seed(self.seed, "participants", index))
+        order = torch.randperm(training.clients, generator=generator).tolist()
+        chosen = order[: training.per_round]
+        if observed and 0 not in chosen:
+            chosen[-1] = 0
+        return tuple(client_name(number) for number in sorted(chosen))
+
+    def _probe(self, index: int, participants: tuple[str, ...]) -> None:
+        """Run the protocol once for each group of targets, then put every state back."""
+        before = {name: (copy_value(party.state), copy_value(party.keys)) for name, party in self.parties.items()}
+        for number in range(self.watch.targets // self.watch.probe_batch):
+            occasion = Occasion(index, number, "probe", participants, self.watch.probe_batch)
+            self._occasion(occasion, "protocol", keep=True)
+            for name, party in self.parties.items():
+                party.state, party.keys = copy_value(before[name][0]), copy_value(before[name][1])
+
+    def _occasion(self, occasion: Occasion, part: str, keep: bool) -> None:
+        """Run one part of the protocol (`setup`, `protocol` or `closing`) with all its parties."""
+        self._log = []
+        for name, party in self.parties.items():
+            party.occasion = occasion
+            party.batch = self._batch(name, occasion)
+            party._clock = self.clocks[occasion.kind]
+        steps: Sequence[Step] = getattr(self.scheme, part)()
+        for position, step in enumerate(steps):
+            self._step(step, position, occasion, part)
+        if occasion.kind == "train":
+            for message in self._log:
+                self.bytes_by_kind[message.kind] += message.size
+        if keep or self.record_all:
+            self.observations.append(self._observation(occasion))
+        for party in self.parties.values():
+            party._inbox.clear()
+            party._streams.clear()
+            party.batch = None
+
+    def _step(self, step: Step, position: int, occasion: Occasion, part: str) -> None:
+        """Let every party of the step's role run it; deliver when all have run."""
+        sent: list[Message] = []
+        for name, party in self.parties.items():
+            if party.role != step.role or not self._takes_part(party, step, occasion):
+                continue
+            if self.script is not None and not self._is_live(name):
+                sent += self.script.sent(occasion, step.name, name)
+                continue
+            party._step, party._deliver = step.name, sent.append
+            own_steps: Sequence[Step] = getattr(self._schemes[name], part)()
+            own_steps[position].run(party)
+            party._deliver = None
+            party._inbox.clear()
+        for message in sent:
+            if message.receiver not in self.parties:
+                raise ProtocolError(f"{message.sender} sent '{message.kind}' to {message.receiver}, who does not exist")
+            self.parties[message.receiver]._inbox.append(message)
+        self._log += sent
+
+    def _is_live(self, name: str) -> bool:
+        return self.script is None or name in self.script.live
+
+    def _takes_part(self, party: Party, step: Step, occasion: Occasion) -> bool:
+        """Clients run only where they participate, and not after they dropped out."""
+        if party.role != "client":
+            return True
+        if party.name not in occasion.participants:
+            return False
+        if occasion.kind != "train":
+            return True
+        names = [s.name for s in self.scheme.protocol()]
+        return not any(
+            drop.client == party.index
+            and drop.round == occasion.round
+            and names.index(step.name) >= names.index(drop.step)
+            for drop in self.public.training.dropouts
+        )
+
+    def _batch(self, name: str, occasion: Occasion) -> LabelledImages | None:
+        """The client's records for this occasion: the next batch of its epoch, or the probe's targets."""
+        shard = self.shards.get(name)
+        if shard is None or name not in occasion.participants or occasion.kind in ("setup", "final"):
+            return None
+        if occasion.probe is not None:
+            positions = (torch.arange(occasion.batch_size) + occasion.probe * occasion.batch_size) % len(shard)
+            return shard.select(positions)
+        return shard.select(self._next_positions(name, len(shard), occasion.batch_size))
+
+    def _next_positions(self, name: str, shard: int, size: int) -> torch.Tensor:
+        """Epoch by epoch without replacement; an epoch has floor(shard / size) whole batches."""
+        epoch, batch = divmod(self._taken[name], shard // size)
+        self._taken[name] += 1
+        generator = torch.Generator().manual_seed(derive_seed(self.seed, "batches", name, epoch))
+        return torch.randperm(shard, generator=generator)[batch * size : (batch + 1) * size]
+
+    def _observation(self, occasion: Occasion) -> Observation:
+        """Freeze the log, and the states and keys of everybody as they are now."""
+        present = {
+            name: party
+            for name, party in self.parties.items()
+            if party.role != "client" or name in occasion.participants or name == VICTIM
+        }
+        return Observation(
+            occasion,
+            tuple(self._log),
+            {name: copy_value(party.state) for name, party in present.items()},
+            {name: copy_value(party.keys) for name, party in present.items() if party.keys},
+        )

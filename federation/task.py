@@ -1,0 +1,99 @@
+"""The learning task that everybody knows: network, loss and normalisation, as functions of parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from core import registry
+from federation.models.base import Model
+from federation.payload import Parameters
+from federation.settings import Public
+
+
+class Task:
+    """A network without weights of its own: every function takes the parameters.
+
+    `parameters` are those that are trained; `buffers` (batch-norm statistics) are not. Images come in
+    [0, 1] and are normalised here, so nobody else has to know how.
+    """
+
+    def __init__(self, public: Public) -> None:
+        model = cast(Model, registry.create("model", public.model, public.model_parameters))
+        with torch.random.fork_rng(devices=[]):  # building draws weights that nobody uses
+            self._network = model.build(public.shape, public.classes)
+        self.public = public
+        self.parameter_names = tuple(name for name, _ in self._network.named_parameters())
+        self.buffer_names = tuple(name for name, _ in self._network.named_buffers())
+        self._mean = torch.tensor(public.mean).view(-1, 1, 1)
+        self._std = torch.tensor(public.std).view(-1, 1, 1)
+
+    def initial(self, generator_seed: int) -> Parameters:
+        """Freshly initialised parameters and buffers (torch's default initialisation), from a seed."""
+        model = cast(Model, registry.create("model", self.public.model, self.public.model_parameters))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(generator_seed)
+            network = model.build(self.public.shape, self.public.classes)
+        tensors = {**dict(network.named_parameters()), **dict(network.named_buffers())}
+        return {name: tensor.detach().clone() for name, tensor in tensors.items()}
+
+    def normalise(self, images: Tensor) -> Tensor:
+        """(images - mean) / std, per channel."""
+        return (images - self._mean.to(images)) / self._std.to(images)
+
+    def logits(self, model: Parameters, images: Tensor, *, train: bool = False) -> Tensor:
+        """Logits (N, classes) of images (N, C, H, W) in [0, 1]; differentiable in both arguments.
+
+        In train mode batch norm uses the batch's own statistics and updates `model`'s buffers in place.
+        """
+        self._network.train(train)
+        return cast(Tensor, functional_call(self._network, model, (self.normalise(images),)))
+
+    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """The mean loss; labels are classes (N,) or probabilities (N, classes).
+
+        mse: 1/2 ||logits - onehot||^2, the mean over the batch (SCHEMES.md 9.5); ce: cross-entropy.
+        """
+        return loss_function(self.public.training.loss)(logits, labels)
+
+    def gradient(self, model: Parameters, images: Tensor, labels: Tensor) -> tuple[Parameters, Parameters]:
+        """The mean gradient over a batch, and the buffers that training on it leaves behind."""
+        weights = {name: model[name].detach().requires_grad_() for name in self.parameter_names}
+        buffers = {name: model[name].detach().clone() for name in self.buffer_names}
+        loss = self.loss(self.logits({**weights, **buffers}, images, train=True), labels)
+        gradients = torch.autograd.grad(loss, list(weights.values()))
+        return dict(zip(weights, gradients, strict=True)), buffers
+
+    @torch.no_grad()
+    def predict(self, model: Parameters, images: Tensor, batch: int = 512) -> Tensor:
+        """Logits (N, classes) in eval mode, batch by batch, without gradients."""
+        parts = [self.logits(model, chunk) for chunk in torch.split(images, batch)]
+        return torch.cat(parts) if parts else torch.empty(0, self.public.classes)
+
+    def __reduce__(self) -> tuple[Callable[[Public], Task], tuple[Public]]:
+        return task_of, (self.public,)
+
+
+def loss_function(name: str) -> Callable[[Tensor, Tensor], Tensor]:
+    """The loss of that name, from logits (N, C) and labels (N,) or soft labels (N, C) to a scalar."""
+    return _half_squared_error if name == "mse" else nn.functional.cross_entropy
+
+
+def _half_squared_error(logits: Tensor, labels: Tensor) -> Tensor:
+    target = labels if labels.ndim == 2 else nn.functional.one_hot(labels, logits.shape[1])
+    return 0.5 * (logits - target.to(logits)).square().sum(dim=1).mean()
+
+
+@cache
+def _task_of(public_json: str) -> Task:
+    return Task(Public.model_validate_json(public_json))
+
+
+def task_of(public: Public) -> Task:
+    """The task of these public settings; built once a process."""
+    return _task_of(public.model_dump_json())

@@ -1,0 +1,99 @@
+"""Everything that was sent, and what each party held, for the rounds that are observed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from federation.party import Message, Occasion
+from federation.payload import Packer, Payload, unpack
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One observed run of the protocol: its messages, and the parties' states and keys when it ended."""
+
+    occasion: Occasion
+    messages: tuple[Message, ...]
+    states: Mapping[str, Payload]
+    keys: Mapping[str, Payload]
+
+    def limited(self, parties: Iterable[str], key_holders: Iterable[str]) -> Observation:
+        """What these parties hold of it: messages that they sent or got, their states, those keys."""
+        inside, holders = set(parties), set(key_holders)
+        return Observation(
+            self.occasion,
+            tuple(m for m in self.messages if m.sender in inside or m.receiver in inside),
+            {party: state for party, state in self.states.items() if party in inside},
+            {party: keys for party, keys in self.keys.items() if party in holders and keys},
+        )
+
+
+@dataclass(frozen=True)
+class Transcript:
+    """The observations in the order in which they happened."""
+
+    observations: tuple[Observation, ...]
+
+    def save(self, folder: Path) -> None:
+        """Write `transcript.json` and `transcript.safetensors`; equal tensors once."""
+        packer = Packer()
+        tree = [_pack_observation(observation, packer) for observation in self.observations]
+        save_file(packer.tensors, str(folder / "transcript.safetensors"))
+        (folder / "transcript.json").write_text(json.dumps(tree, allow_nan=False))
+
+    @staticmethod
+    def load(folder: Path, keep: Callable[[Observation], Observation] | None = None) -> Transcript:
+        """Read a transcript; with `keep`, only the tensors of what it keeps are ever read from disk."""
+        trees = json.loads((folder / "transcript.json").read_text())
+        observations = [_raw_observation(tree) for tree in trees]
+        if keep is not None:
+            observations = [keep(observation) for observation in observations]
+        read: dict[str, Tensor] = {}
+        with safe_open(str(folder / "transcript.safetensors"), framework="pt") as file:
+
+            def tensor(name: str) -> Tensor:
+                if name not in read:
+                    read[name] = file.get_tensor(name)
+                return read[name]
+
+            return Transcript(tuple(_filled(observation, tensor) for observation in observations))
+
+
+def _pack_observation(observation: Observation, packer: Packer) -> dict[str, Any]:
+    o = observation.occasion
+    payloads = {id(m.payload): m.payload for m in observation.messages}  # a broadcast is one object: packed once
+    packed = {key: packer.pack(payload) for key, payload in payloads.items()}
+    return {
+        "occasion": [o.round, o.probe, o.kind, list(o.participants), o.batch_size],
+        "messages": [
+            [m.step, m.sender, m.receiver, m.kind, m.size, packed[id(m.payload)]] for m in observation.messages
+        ],
+        "states": {party: packer.pack(state) for party, state in observation.states.items()},
+        "keys": {party: packer.pack(keys) for party, keys in observation.keys.items()},
+    }
+
+
+def _raw_observation(tree: dict[str, Any]) -> Observation:
+    """An observation whose payloads are still JSON trees."""
+    round_, probe, kind, participants, batch_size = tree["occasion"]
+    messages = tuple(Message(step, a, b, kind_, body, size) for step, a, b, kind_, size, body in tree["messages"])
+    return Observation(
+        Occasion(round_, probe, kind, tuple(participants), batch_size), messages, tree["states"], tree["keys"]
+    )
+
+
+def _filled(raw: Observation, tensor: Callable[[str], Tensor]) -> Observation:
+    return Observation(
+        raw.occasion,
+        tuple(Message(m.step, m.sender, m.receiver, m.kind, unpack(m.payload, tensor), m.size) for m in raw.messages),
+        {party: unpack(state, tensor) for party, state in raw.states.items()},
+        {party: unpack(keys, tensor) for party, keys in raw.keys.items()},
+    )

@@ -1,0 +1,97 @@
+"""Threat models and views: what a set of parties holds, computed from the log, never declared by a defense."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from core.errors import UserError
+from datasets.base import LabelledImages
+from federation.settings import SERVER, VICTIM, Public, client_name
+from federation.transcript import Observation, Transcript
+
+THREATS = ("server", "server+keys", "server+clients:m", "server:active", "client")
+
+
+@dataclass(frozen=True)
+class Threat:
+    """A threat model: the attacking parties, and whose decryption keys they got besides."""
+
+    name: str
+    parties: tuple[str, ...]
+    all_keys: bool = False
+    active: bool = False
+
+
+def parse_threat(name: str, clients: int) -> Threat:
+    """The threat of that name in a federation of so many clients. The victim is never an attacker."""
+    others = tuple(client_name(index) for index in range(1, clients))
+    if name == "server":
+        return Threat(name, (SERVER,))
+    if name == "server+keys":
+        return Threat(name, (SERVER,), all_keys=True)
+    if name == "server:active":
+        return Threat(name, (SERVER,), active=True)
+    if name == "client":
+        if not others:
+            raise UserError("The threat 'client' needs at least 2 clients, since client 0 is the victim; given: 1.")
+        return Threat(name, others[:1])
+    prefix, _, count = name.partition(":")
+    if prefix == "server+clients" and count.isdecimal():
+        if not 0 < int(count) <= len(others):
+            raise UserError(f"The threat '{name}' needs m from 1 to {len(others)} with {clients} clients.")
+        return Threat(name, (SERVER, *others[: int(count)]))
+    raise UserError(f"There is no threat '{name}': allowed are {', '.join(THREATS)}.")
+
+
+@dataclass(frozen=True)
+class View:
+    """What the attacking parties hold at the end. No reference to the federation, to others, or to the truth.
+
+    `secrets` are the parties' own random keys (all their draws follow from them), `holdings` the
+    records that they own themselves.
+    """
+
+    threat: str
+    parties: tuple[str, ...]
+    public: Public
+    observations: tuple[Observation, ...]
+    secrets: Mapping[str, bytes]
+    holdings: Mapping[str, LabelledImages]
+
+    def of_kind(self, kind: str, round_index: int | None = None) -> tuple[Observation, ...]:
+        """The observations of one kind (`train`, `probe`, `final`), of one round where it is given."""
+        return tuple(
+            o for o in self.observations if o.occasion.kind == kind and round_index in (None, o.occasion.round)
+        )
+
+
+def limiter(threat: Threat) -> Callable[[Observation], Observation]:
+    """The function that cuts an observation down to what this threat sees."""
+
+    def limit(observation: Observation) -> Observation:
+        holders = observation.keys if threat.all_keys else threat.parties
+        return observation.limited(threat.parties, holders)
+
+    return limit
+
+
+def make_view(
+    transcript: Transcript,
+    threat: Threat,
+    public: Public,
+    secrets: Mapping[str, bytes],
+    holdings: Mapping[str, LabelledImages],
+) -> View:
+    """The view of a threat: everything is cut down to its parties first."""
+    if VICTIM in threat.parties:
+        raise ValueError("the victim cannot attack itself")
+    limit = limiter(threat)
+    return View(
+        threat.name,
+        threat.parties,
+        public,
+        tuple(limit(observation) for observation in transcript.observations),
+        {party: secrets[party] for party in threat.parties},
+        {party: holdings[party] for party in threat.parties if party in holdings},
+    )

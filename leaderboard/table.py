@@ -1,0 +1,200 @@
+"""The one table object that every format is made from; what a cell says is decided here, not in a renderer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from numbers import Integral, Real
+from typing import Literal, NamedTuple
+
+Direction = Literal["higher", "lower"]
+NOTHING = "–"
+ARROWS: Mapping[Direction | None, str] = {"higher": " ↑", "lower": " ↓", None: ""}
+
+
+def _finite(value: object, what: str) -> float | int:
+    """A plain Python number; numpy's are converted, NaN, infinities and truth values are refused."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
+        raise ValueError(f"A cell's {what} must be a finite number, or None with a note; given: {value!r}.")
+    return int(value) if isinstance(value, Integral) else float(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """What stands in a column: values are given in its unit; `direction` says which ones are better."""
+
+    key: str
+    title: str
+    unit: str = ""
+    direction: Direction | None = None
+    digits: int = 2
+    help: str = ""
+
+    @property
+    def header(self) -> str:
+        """The title with its unit, and an arrow that points to the better values.
+
+        >>> Column("acc", "Accuracy", "%", "higher").header
+        'Accuracy (%) ↑'
+        """
+        return self.title + (f" ({self.unit})" if self.unit else "") + ARROWS[self.direction]
+
+    def number(self, value: float | int) -> str:
+        """A number with the column's digits; an int as it is; never a negative zero.
+
+        >>> Column("auc", "AUC").number(-0.001)
+        '0.00'
+        """
+        shown = str(value) if isinstance(value, int) else f"{value:.{self.digits}f}"
+        return shown.removeprefix("-") if float(shown) == 0 else shown
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A value with its interval. `text` is shown instead of it, `note` is a footnote, `link` is a record's id."""
+
+    value: float | int | str | None
+    low: float | None = None
+    high: float | None = None
+    text: str | None = None
+    best: bool = False
+    note: str = ""
+    link: str = ""
+
+    def __post_init__(self) -> None:
+        if self.value is not None and not isinstance(self.value, str):
+            object.__setattr__(self, "value", _finite(self.value, "value"))
+        for end in ("low", "high"):
+            if getattr(self, end) is not None:
+                object.__setattr__(self, end, float(_finite(getattr(self, end), end)))
+        if self.low is not None and self.high is not None and self.low > self.high:
+            raise ValueError(f"An interval's low end must not exceed its high end; given: {self.low}, {self.high}.")
+
+    def main(self, column: Column) -> str:
+        """What is shown, without the interval: the text, the number, or a dash for None.
+
+        >>> Cell(None).main(Column("auc", "AUC")), Cell(0.5).main(Column("auc", "AUC"))
+        ('–', '0.50')
+        """
+        if self.text is not None:
+            return self.text
+        if self.value is None:
+            return NOTHING
+        return self.value if isinstance(self.value, str) else column.number(self.value)
+
+    def interval(self, column: Column) -> str:
+        """The shown interval, or nothing; a `text` stands alone, because it was put in place of the number.
+
+        >>> Cell(0.5, 0.4, 0.61).interval(Column("auc", "AUC"))
+        '[0.40, 0.61]'
+        """
+        if self.text is not None or not self.is_number or (self.low is None and self.high is None):
+            return ""
+        low, high = (NOTHING if end is None else column.number(end) for end in (self.low, self.high))
+        return f"[{low}, {high}]"
+
+    @property
+    def is_number(self) -> bool:
+        """Whether the value is a number."""
+        return isinstance(self.value, (int, float))
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line: cells by column key (a missing one is shown as a dash); `muted` stands below the line, unranked."""
+
+    cells: Mapping[str, Cell]
+    section: str = ""
+    muted: bool = False
+
+    def cell(self, column: Column) -> Cell:
+        """The cell of a column."""
+        return self.cells.get(column.key, Cell(None))
+
+
+class Group(NamedTuple):
+    """The rows of a section in the order of reading: the ranked ones, then those below the line."""
+
+    section: str
+    ranked: tuple[Row, ...]
+    muted: tuple[Row, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Columns and rows with a title, a caption and notes."""
+
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...] = ()
+    caption: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("columns", "rows", "notes"):  # lists may be given; what is kept cannot be appended to
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        keys = [column.key for column in self.columns]
+        if not keys or len(set(keys)) < len(keys):
+            raise ValueError(f"A table needs columns, each with a key of its own; given: {', '.join(keys) or 'none'}.")
+        unknown = sorted({key for row in self.rows for key in row.cells} - set(keys))
+        if unknown:
+            raise ValueError(f"A row has cells without a column: {', '.join(unknown)}; columns: {', '.join(keys)}.")
+
+    def groups(self) -> list[Group]:
+        """The rows by section, sections in the order of their first row; those that are all muted come last."""
+        groups = []
+        for section in dict.fromkeys(row.section for row in self.rows):
+            rows = [row for row in self.rows if row.section == section]
+            ranked, muted = (tuple(row for row in rows if row.muted is state) for state in (False, True))
+            groups.append(Group(section, ranked, muted))
+        return sorted(groups, key=lambda group: not group.ranked)  # the sort is stable
+
+    def footnotes(self) -> dict[str, int]:
+        """Every cell's note with its number, counted in the order of reading; equal notes share one."""
+        rows = (row for group in self.groups() for row in group.ranked + group.muted)
+        notes = (row.cell(column).note for row in rows for column in self.columns)
+        return {note: number for number, note in enumerate(dict.fromkeys(filter(None, notes)), start=1)}
+
+    def is_numeric(self, column: Column) -> bool:
+        """Whether a column holds any number, so that it is set flush right."""
+        return any(row.cell(column).is_number for row in self.rows)
+
+    def mark_best(self, *, within_sections: bool = False) -> Table:
+        """A copy in which the best cells of each column with a direction are marked, muted rows aside.
+
+        Cells tie with the best if they show the same number, or the same text as one of those (such as "≤ prior").
+        """
+
+        def scope(row: Row) -> str:
+            return row.section if within_sections else ""
+
+        winners: dict[tuple[str, str], set[str]] = {}
+        for column in self.columns:
+            for where in {scope(row) for row in self.rows}:
+                cells = [row.cell(column) for row in self.rows if not row.muted and scope(row) == where]
+                winners[where, column.key] = _winners(column, cells)
+
+        def marked(row: Row, column: Column) -> Cell:
+            cell = row.cell(column)
+            return replace(cell, best=not row.muted and bool(_signs(column, cell) & winners[scope(row), column.key]))
+
+        kept = [(row, [c for c in self.columns if c.key in row.cells]) for row in self.rows]
+        return replace(self, rows=tuple(replace(r, cells={c.key: marked(r, c) for c in cs}) for r, cs in kept))
+
+
+def _signs(column: Column, cell: Cell) -> set[str]:
+    """By what a cell ties with another: its number to the shown digits, and the text in its place."""
+    if not isinstance(cell.value, (int, float)):
+        return set()
+    return {column.number(float(cell.value))} | ({cell.text} if cell.text is not None else set())
+
+
+def _winners(column: Column, cells: Sequence[Cell]) -> set[str]:
+    """The signs of the best cells of a column: those that show the same number as the very best."""
+    values = [cell.value for cell in cells if isinstance(cell.value, (int, float))]
+    if column.direction is None or not values:
+        return set()
+    best = column.number(float(max(values) if column.direction == "higher" else min(values)))
+    signs = [_signs(column, cell) for cell in cells]
+    return set().union(*(each for each in signs if best in each))

@@ -1,0 +1,50 @@
+"""Test accuracy of the global model: what a defense costs."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from metrics.base import Goal, Metric, Score
+
+
+def accuracy(logits: Tensor, labels: Tensor) -> float:
+    """Share of records whose largest logit is that of their label.
+
+    accuracy = (1/N) sum over i of [argmax_c logits_i,c = label_i]; of equal logits the first class counts
+
+    A record with a logit that is not finite counts as wrong: a model that diverged must not score by chance.
+
+    Shapes: logits (N, classes), labels int64 (N,), N at least 1.
+    Definition: top-1 accuracy.
+
+    >>> accuracy(torch.tensor([[2.0, 1.0], [0.0, 3.0], [1.0, 0.0]]), torch.tensor([0, 1, 1]))
+    0.6666666666666666
+    """
+    if logits.ndim != 2 or labels.shape != logits.shape[:1] or len(labels) == 0:
+        raise ValueError(
+            f"logits must be (N, classes) and labels (N,), N at least 1; given: {tuple(logits.shape)} "
+            f"and {tuple(labels.shape)}."
+        )
+    right = (logits.argmax(dim=1) == labels) & torch.isfinite(logits).all(dim=1)
+    return int(right.sum()) / len(labels)
+
+
+class Accuracy(Metric):
+    """Test accuracy of the final global model; the larger, the more useful (it is no harm).
+
+    Definition: `metrics.accuracy.accuracy`.
+    """
+
+    name: ClassVar[str] = "accuracy"
+    goal: ClassVar[Goal] = "training"
+    higher_is_better: ClassVar[bool] = True
+    bounds: ClassVar[tuple[float | None, float | None]] = (0.0, 1.0)
+
+    def score(self, logits: Tensor, labels: Tensor) -> Score:
+        """Accuracy of these logits; None where there are no records."""
+        if len(labels) == 0:
+            return Score(None, reason="there are no test records")
+        return Score(accuracy(logits, labels), details={"records": float(len(labels))})

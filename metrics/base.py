@@ -1,0 +1,84 @@
+"""What a metric is: a pure function with a unit, a direction and bounds."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+from torch import Tensor
+
+from core.plugins import Plugin
+
+Goal = Literal["reconstruction", "membership", "extraction", "audit", "training"]
+
+
+@dataclass(frozen=True)
+class Score:
+    """A metric's outcome: the mean and one value an item (image or record); None with a reason, never NaN."""
+
+    value: float | None
+    per_item: tuple[float, ...] = ()
+    reason: str = ""
+    details: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ReconstructionTruth:
+    """What reconstruction metrics get: all tensors matched, row i of one belongs to row i of the other.
+
+    `reconstruction` (N, C, H, W) in image units, not clamped; `original` (N, C, H, W) in [0, 1];
+    `mean`, `std` per channel: the normalisation that the model sees; `reconstruction_logits` and
+    `original_logits` (N, classes): the true model of the attacked round, in eval mode, on the
+    clamped images (None where there is no model); `decoys` (D, C, H, W) in [0, 1]: other images.
+    """
+
+    reconstruction: Tensor
+    original: Tensor
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    reconstruction_logits: Tensor | None = None
+    original_logits: Tensor | None = None
+    decoys: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class MembershipTruth:
+    """What membership metrics get: `scores` (N,), higher means member; `decisions` (N,) bool; `members` (N,) bool."""
+
+    scores: Tensor
+    decisions: Tensor
+    members: Tensor
+
+
+class Metric(Plugin):
+    """Base of all metrics; `version` grows whenever the definition changes."""
+
+    kind: ClassVar[str] = "metric"
+    goal: ClassVar[Goal]
+    version: ClassVar[int] = 1
+    unit: ClassVar[str] = ""
+    #: whether a larger value means that the attack did better (more harm)
+    higher_is_better: ClassVar[bool]
+    bounds: ClassVar[tuple[float | None, float | None]] = (None, None)
+
+
+class ReconstructionMetric(Metric):
+    """A metric on reconstructed images."""
+
+    goal: ClassVar[Goal] = "reconstruction"
+
+    @abstractmethod
+    def score(self, truth: ReconstructionTruth) -> Score:
+        """Score matched reconstructions."""
+
+
+class MembershipMetric(Metric):
+    """A metric on membership scores and decisions."""
+
+    goal: ClassVar[Goal] = "membership"
+
+    @abstractmethod
+    def score(self, truth: MembershipTruth) -> Score:
+        """Score membership decisions."""

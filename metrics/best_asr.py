@@ -1,0 +1,47 @@
+"""Balanced accuracy at the best threshold on the evaluated records: an upper end, not an attack's success."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from torch import Tensor
+
+from metrics._roc import counts, roc, undefined
+from metrics.base import MembershipMetric, MembershipTruth, Score
+
+
+def best_threshold_asr(scores: Tensor, members: Tensor) -> float:
+    """Largest balanced accuracy that any threshold reaches on these very records.
+
+    value = max over t of (TPR(t) + TNR(t)) / 2, where "score >= t" means member
+
+    Biased up, and never called ASR: the threshold is chosen by the truth. A useless score on 500 members and
+    500 non-members has 0.52 here on average. It is never under 0.5, as one threshold calls all records members.
+
+    Shapes: scores (N,), finite, higher means member; members bool (N,), both kinds present.
+    Definition: the "balanced accuracy" of the LiRA plots (Carlini et al. 2022).
+
+    >>> import torch
+    >>> best_threshold_asr(torch.tensor([4.0, 3.0, 2.0, 1.0]), torch.tensor([True, False, True, False]))
+    0.75
+    """
+    true, false = roc(scores, members)
+    return float((1 + true / true[-1] - false / false[-1]).max() / 2)
+
+
+class BestThresholdAsr(MembershipMetric):
+    """Balanced accuracy at the best threshold on the evaluated records: biased up, never called ASR.
+
+    Definition: `metrics.best_asr.best_threshold_asr`.
+    """
+
+    name: ClassVar[str] = "asr_best_threshold"
+    citation: ClassVar[str] = "Carlini et al., Membership Inference Attacks From First Principles, IEEE S&P 2022"
+    higher_is_better: ClassVar[bool] = True
+    bounds: ClassVar[tuple[float | None, float | None]] = (0.5, 1.0)
+
+    def score(self, truth: MembershipTruth) -> Score:
+        """The value; None for one class only or for scores that are not finite."""
+        reason = undefined(truth)
+        value = None if reason else best_threshold_asr(truth.scores, truth.members)
+        return Score(value, reason=reason, details=counts(truth))

@@ -1,0 +1,78 @@
+"""LPIPS: the distance of deep features, which agrees with people better than pixels do."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+from metrics._backbone import LpipsMetric, Network, WeightsMissing, load_network
+from metrics._images import check_images, check_pair, score_images
+from metrics.base import ReconstructionTruth, Score
+
+SMALLEST = 64  # AlexNet's third pooling has nothing left under 31 pixels
+CHUNK = 64  # images at once, to bound the memory
+
+
+def prepare(images: Tensor) -> Tensor:
+    """Images as LPIPS takes them: three channels, sides of at least 64 pixels (bilinear), in [-1, 1].
+
+    >>> tuple(prepare(torch.zeros(2, 1, 32, 32)).shape)
+    (2, 3, 64, 64)
+    """
+    check_images(images, "images")
+    if images.shape[1] not in (1, 3):
+        raise ValueError(f"LPIPS takes grey or RGB images; given: {images.shape[1]} channels.")
+    shown = images.detach().float().clamp(0, 1)
+    shown = shown.expand(-1, 3, -1, -1)
+    height, width = shown.shape[-2:]
+    if min(height, width) < SMALLEST:
+        size = (max(height, SMALLEST), max(width, SMALLEST))
+        shown = interpolate(shown, size=size, mode="bilinear", align_corners=False)
+    return shown * 2 - 1
+
+
+@torch.no_grad()
+def lpips_distance(reconstruction: Tensor, original: Tensor, network: Network) -> Tensor:
+    """LPIPS (AlexNet, v0.1) of each image.
+
+    LPIPS_i = sum over layers l of mean over positions of sum over channels c of w_l,c (f_l,c(x) - f_l,c(y))^2
+
+    with f the features of each layer, of unit length at each position, and w >= 0 fitted to people's judgement.
+    Images are clamped to [0, 1], grey is repeated to RGB, sides under 64 pixels become 64 (bilinear), then
+    [0, 1] becomes [-1, 1].
+
+    Shapes: both (N, 1 or 3, H, W), matched; returns float64 (N,). The network is `_backbone.load_network`'s.
+    Citation: Zhang, Isola, Efros, Shechtman and Wang 2018.
+
+    Without the true weights there is no number, and never one from other weights:
+
+    >>> image = torch.zeros(1, 3, 32, 32)
+    >>> Lpips().score(ReconstructionTruth(image, image, (0.5,) * 3, (0.25,) * 3)).reason
+    'there are no LPIPS weights: give a file with --lpips-weights, or allow --download'
+    """
+    check_pair(reconstruction, original)
+    pairs = zip(reconstruction.split(CHUNK), original.split(CHUNK), strict=True)
+    return torch.cat([network(prepare(ours), prepare(true)).flatten(1).double().mean(1) for ours, true in pairs])
+
+
+class Lpips(LpipsMetric):
+    """LPIPS with the AlexNet backbone, an image, then the mean; None without its true weights.
+
+    Definition: `metrics.perceptual.lpips_distance`.
+    """
+
+    name: ClassVar[str] = "lpips"
+    citation: ClassVar[str] = "Zhang et al., The Unreasonable Effectiveness of Deep Features, CVPR 2018"
+    higher_is_better: ClassVar[bool] = False
+    bounds: ClassVar[tuple[float | None, float | None]] = (0.0, None)
+
+    def score(self, truth: ReconstructionTruth) -> Score:
+        """Mean of the images' LPIPS; None with the reason where the weights cannot be had."""
+        try:
+            network = load_network(self.weights, self.download)
+        except WeightsMissing as missing:
+            return Score(None, reason=str(missing))
+        return score_images(lambda ours, true: lpips_distance(ours, true, network), truth)
