@@ -86,7 +86,7 @@ class TorchvisionDataset(Dataset):
         return torch.from_numpy(np.ascontiguousarray(np.asarray(data, dtype=np.uint8).transpose(0, 3, 1, 2)))
 
     def _missing(self, root: Path) -> UserError:
-        state = "damaged or incomplete" if (root / self.folder).exists() else "not there"
+        state = "damaged or incomplete" if (root / self.folder).exists() else "not"
         return UserError(
             f"{self.title} is {state} in {root}: put {self.contents} into {root / self.folder}, or set "
             "`download: true` in the data set's parameters, or run with --download."

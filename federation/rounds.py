@@ -70,7 +70,7 @@ class Federation:
     scheme: Scheme
     public: Public
     shards: Mapping[str, LabelledImages]
-    watch: Watch
+    watch: Watch | None
     seed: int
     fresh_keys: bool = False
     record_all: bool = False
@@ -97,7 +97,7 @@ class Federation:
 
     def _check_targets(self) -> None:
         size = self.public.shard_sizes[0]
-        if self.watch.targets > size:
+        if self.watch is not None and self.watch.targets > size:
             raise UserError(
                 f"targets ({self.watch.targets}) must be at most the victim's shard; given: {size} records."
             )
@@ -105,7 +105,7 @@ class Federation:
     def run(self) -> Outcome:
         """Set-up, all rounds with their probes, and the closing distribution of the final model."""
         total = self.public.total_rounds
-        observed = self.watch.indices(total)
+        observed = self.watch.indices(total) if self.watch is not None else {}
         self._occasion(Occasion(0, None, "setup", self.public.clients, 0), "setup", keep=True)
         client_rounds = 0
         for index in range(total):
@@ -114,8 +114,8 @@ class Federation:
             size = self.public.training.batch_size
             occasion = Occasion(index, None, "train", participants, size)
             self._occasion(occasion, "protocol", keep=index in observed)
-            if index in observed:
-                self._probe(index, participants)
+            if self.watch is not None and index in observed:
+                self._probe(self.watch, index, participants)
             self.progress(index + 1, total)
         self._occasion(Occasion(total, None, "final", self.public.clients, 0), "closing", keep=True)
         clock = self.clocks["train"]
@@ -143,11 +143,11 @@ class Federation:
             chosen[-1] = 0
         return tuple(client_name(number) for number in sorted(chosen))
 
-    def _probe(self, index: int, participants: tuple[str, ...]) -> None:
+    def _probe(self, watch: Watch, index: int, participants: tuple[str, ...]) -> None:
         """Run the protocol once for each group of targets, then put every state back."""
         before = {name: (copy_value(party.state), copy_value(party.keys)) for name, party in self.parties.items()}
-        for number in range(self.watch.targets // self.watch.probe_batch):
-            occasion = Occasion(index, number, "probe", participants, self.watch.probe_batch)
+        for number in range(watch.targets // watch.probe_batch):
+            occasion = Occasion(index, number, "probe", participants, watch.probe_batch)
             self._occasion(occasion, "protocol", keep=True)
             for name, party in self.parties.items():
                 party.state, party.keys = copy_value(before[name][0]), copy_value(before[name][1])

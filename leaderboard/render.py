@@ -91,11 +91,14 @@ def to_markdown(table: Table) -> str:
 
 def _csv(value: object) -> object:
     """A CSV field: text that a spreadsheet would run as a formula gets a quote before it; numbers stay numbers."""
-    return f"'{value}" if isinstance(value, str) and value[:1] in tuple("=+-@\t\r\n＝＋－＠") else value
+    if not isinstance(value, str):
+        return value
+    text = _plain(value)  # Python's writer leaves a lone carriage return unquoted, and it would begin a new line
+    return f"'{text}" if text.lstrip().startswith(tuple("=+-@＝＋－＠")) else text
 
 
 def to_csv(tables: Sequence[Table]) -> str:
-    """One header for all tables and a line a row; `key:low`, `key:note` and so on stand beside a column that has any."""
+    """One header for all tables, a line a row; `key:low`, `key:note` and so on stand beside a column that has any."""
     rows = [(table, row) for table in tables for group in table.groups() for row in group.ranked + group.muted]
     keys = dict.fromkeys(column.key for table in tables for column in table.columns)
     seen = {(k, extra) for _, r in rows for k, c in r.cells.items() for extra in _EXTRAS if getattr(c, extra)}
@@ -142,12 +145,12 @@ def _latex_cell(cell: Cell, column: Column, mark: str) -> str:
     main, interval = cell.main(column), cell.interval(column).replace(NOTHING, r"\cdot")
     if cell.is_number and cell.text is None:
         number = rf"\mathbf{{{main}}}" if cell.best else main
-        return f"${number}{rf'_{{\,{interval}}}' if interval else ''}${mark}"
+        return f"${number}" + (rf"_{{\,{interval}}}" if interval else "") + f"${mark}"
     return (rf"\textbf{{{_latex(main)}}}" if cell.best else _latex(main)) + mark
 
 
 def to_latex(table: Table) -> str:
-    r"""A `table` float for `\usepackage{booktabs}`: the best bold, intervals as subscripts, rows below a rule unranked."""
+    r"""A `table` float (needs `booktabs`): the best bold, intervals as subscripts, unranked rows below a rule."""
     marks = table.footnotes()
 
     def line(row: Row) -> str:
@@ -167,9 +170,10 @@ def to_latex(table: Table) -> str:
         ]
     form = "".join("r" if table.is_numeric(column) else "l" for column in table.columns)
     header = " & ".join(_latex(column.header) for column in table.columns) + r" \\"
+    caption = ". ".join(_latex(text) for text in (table.title, table.caption) if text)
     remarks = [(rf"\textsuperscript{{{mark}}} " if mark else "") + _latex(text) for mark, text in _remarks(table)]
     return "\n".join(
-        [r"\begin{table}[t]", r"\centering", rf"\caption{{{_latex(table.title)}. {_latex(table.caption)}}}"]
+        [r"\begin{table}[t]", r"\centering", rf"\caption{{{caption}}}"]
         + [rf"\begin{{tabular}}{{@{{}}{form}@{{}}}}", r"\toprule", header, *body, r"\bottomrule", r"\end{tabular}"]
         + [rf"\par\smallskip{{\footnotesize {remark}\par}}" for remark in remarks]
         + [r"\end{table}", ""]
@@ -222,7 +226,8 @@ def to_terminal(table: Table, width: int | None = None) -> str:
         rules |= {len(grid): ("┄", "")} if ranked and muted else {}
         grid += [[_terminal_cell(row.cell(column), column, marks) for column in columns] for row in muted]
     widths = [max(map(_width, cells)) for cells in zip(*grid, strict=True)]
-    widths[0] = min(widths[0], limit if len(columns) == 1 else limit // 3)
+    if sum(widths) + 2 * len(widths) - 2 > limit:
+        widths[0] = min(widths[0], limit if len(columns) == 1 else limit // 3)
     widths[1:] = [min(each, limit - widths[0] - 2) for each in widths[1:]]
     out = textwrap.wrap(_plain(table.title), limit) + textwrap.wrap(_plain(table.caption), limit)
     for block in _blocks(widths, limit):
@@ -284,6 +289,7 @@ def to_html(table: Table) -> str:
     marked = [(f"<sup>{mark}</sup> " if mark else "") + _html(text) for mark, text in _remarks(table)]
     foot = "".join(f'<tr><td {span} class="note">{remark}</td></tr>\n' for remark in marked)
     return (
-        f'<table class="leaderboard">\n<caption><strong>{_html(table.title)}</strong> {_html(table.caption)}</caption>\n'
+        f'<table class="leaderboard">\n'
+        f"<caption><strong>{_html(table.title)}</strong> {_html(table.caption)}</caption>\n"
         f"<thead><tr>{head}</tr></thead>\n{body}" + (f"<tfoot>\n{foot}</tfoot>\n" if foot else "") + "</table>\n"
     )

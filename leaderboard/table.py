@@ -14,7 +14,7 @@ ARROWS: Mapping[Direction | None, str] = {"higher": " ↑", "lower": " ↓", Non
 
 
 def _finite(value: object, what: str) -> float | int:
-    """A plain Python number; numpy's are converted, NaN, infinities and truth values are refused."""
+    """A plain Python number; numpy's are converted; NaN, infinities and truth values are refused."""
     if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
         raise ValueError(f"A cell's {what} must be a finite number, or None with a note; given: {value!r}.")
     return int(value) if isinstance(value, Integral) else float(value)
@@ -72,11 +72,7 @@ class Cell:
             raise ValueError(f"An interval's low end must not exceed its high end; given: {self.low}, {self.high}.")
 
     def main(self, column: Column) -> str:
-        """What is shown, without the interval: the text, the number, or a dash for None.
-
-        >>> Cell(None).main(Column("auc", "AUC")), Cell(0.5).main(Column("auc", "AUC"))
-        ('–', '0.50')
-        """
+        """What is shown, without the interval: the text, the number, or a dash for None."""
         if self.text is not None:
             return self.text
         if self.value is None:
@@ -107,6 +103,9 @@ class Row:
     cells: Mapping[str, Cell]
     section: str = ""
     muted: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "cells", dict(self.cells))  # a copy: what the caller does to its own changes nothing
 
     def cell(self, column: Column) -> Cell:
         """The cell of a column."""
@@ -146,8 +145,9 @@ class Table:
         groups = []
         for section in dict.fromkeys(row.section for row in self.rows):
             rows = [row for row in self.rows if row.section == section]
-            ranked, muted = (tuple(row for row in rows if row.muted is state) for state in (False, True))
-            groups.append(Group(section, ranked, muted))
+            groups.append(
+                Group(section, *(tuple(row for row in rows if row.muted is below) for below in (False, True)))
+            )
         return sorted(groups, key=lambda group: not group.ranked)  # the sort is stable
 
     def footnotes(self) -> dict[str, int]:
@@ -196,5 +196,4 @@ def _winners(column: Column, cells: Sequence[Cell]) -> set[str]:
     if column.direction is None or not values:
         return set()
     best = column.number(float(max(values) if column.direction == "higher" else min(values)))
-    signs = [_signs(column, cell) for cell in cells]
-    return set().union(*(each for each in signs if best in each))
+    return set().union(*(signs for signs in (_signs(column, cell) for cell in cells) if best in signs))

@@ -10,6 +10,7 @@ from torch import Tensor
 from metrics.base import ReconstructionTruth, Score
 
 MID_GREY = 0.5
+NO_IMAGES = "there are no images to score"
 #: how far over [0, 1] an original may be by rounding; more means that it is in another space (normalised, 0..255)
 ROUNDING = 1e-4
 
@@ -71,8 +72,8 @@ def squared_error(reconstruction: Tensor, original: Tensor) -> Tensor:
 def mean_score(values: Tensor, details: Mapping[str, float] | None = None) -> Score:
     """The score of one value an image: their mean; None with the reason where that would not be a number."""
     details = dict(details or {})
-    if values.numel() == 0:
-        return Score(None, reason="there are no images to score", details=details)
+    if len(values) == 0:
+        return Score(None, reason=NO_IMAGES, details=details)
     if not torch.isfinite(values).all():
         return Score(None, reason="a value is not finite: the reconstruction or its logits overflow", details=details)
     return Score(float(values.double().mean()), tuple(values.double().tolist()), details=details)
@@ -80,5 +81,7 @@ def mean_score(values: Tensor, details: Mapping[str, float] | None = None) -> Sc
 
 def score_images(function: Callable[[Tensor, Tensor], Tensor], truth: ReconstructionTruth) -> Score:
     """Score matched images by a function (reconstruction, original) -> (N,), broken pixels made grey first."""
+    if len(truth.original) == 0:
+        return Score(None, reason=NO_IMAGES)
     reconstruction, bad = sanitise(truth.reconstruction)
     return mean_score(function(reconstruction, truth.original), {"non_finite_images": float(bad)})

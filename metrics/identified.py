@@ -61,7 +61,7 @@ def identified(reconstruction: Tensor, original: Tensor, decoys: Tensor) -> Tens
 def embed(images: Tensor, network: Network) -> Tensor:
     """Vectors (N, F) whose squared L2 distances are LPIPS: each image passes the backbone once, not once a pair."""
     if len(images) > CHUNK:
-        return torch.cat([embed(part, network) for part in images.split(CHUNK)])
+        return torch.cat([embed(part, network) for part in torch.split(images, CHUNK)])
     layers = network.net(network.scaling_layer(prepare(images)))
     parts = []
     for features, linear in zip(layers, network.lins, strict=True):
@@ -77,16 +77,15 @@ def identified_lpips(reconstruction: Tensor, original: Tensor, decoys: Tensor, n
     check_original(decoys, "decoys")
     ours, true = embed(reconstruction, network), embed(original, network)
     own = distances(ours, true).diagonal()
-    others = torch.cat([distances(ours, embed(part, network)) for part in decoys.split(CHUNK)], dim=1)
+    others = torch.cat([distances(ours, embed(part, network)) for part in torch.split(decoys, CHUNK)], dim=1)
     return strictly_nearest(own, others, same_image(original, decoys))
 
 
-def score_hits(hits: Tensor, truth: ReconstructionTruth, bad: int) -> Score:
+def score_hits(hits: Tensor, original: Tensor, decoys: Tensor, bad: int) -> Score:
     """The share of hits, with the chance of a guess beside it: the mean of 1 / (1 + decoys that are left)."""
-    assert truth.decoys is not None
-    left = (~same_image(truth.original, truth.decoys)).sum(dim=1)
+    left = (~same_image(original, decoys)).sum(dim=1)
     chance = float((1 / (1 + left.double())).mean()) if len(left) else 1.0
-    details = {"chance": chance, "decoys": float(len(truth.decoys)), "non_finite_images": float(bad)}
+    details = {"chance": chance, "decoys": float(len(decoys)), "non_finite_images": float(bad)}
     if (left == 0).any():  # without an alternative every reconstruction would be a hit
         return Score(None, reason=NO_DECOYS, details=details)
     return mean_score(hits, details)
@@ -108,7 +107,8 @@ class Identified(ReconstructionMetric):
         if truth.decoys is None or len(truth.decoys) == 0:
             return Score(None, reason=NO_DECOYS)
         reconstruction, bad = sanitise(truth.reconstruction)
-        return score_hits(identified(reconstruction, truth.original, truth.decoys), truth, bad)
+        hits = identified(reconstruction, truth.original, truth.decoys)
+        return score_hits(hits, truth.original, truth.decoys, bad)
 
 
 class IdentifiedLpips(LpipsMetric):
@@ -131,4 +131,5 @@ class IdentifiedLpips(LpipsMetric):
         except WeightsMissing as missing:
             return Score(None, reason=str(missing))
         reconstruction, bad = sanitise(truth.reconstruction)
-        return score_hits(identified_lpips(reconstruction, truth.original, truth.decoys, network), truth, bad)
+        hits = identified_lpips(reconstruction, truth.original, truth.decoys, network)
+        return score_hits(hits, truth.original, truth.decoys, bad)

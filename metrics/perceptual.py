@@ -12,7 +12,7 @@ from metrics._backbone import LpipsMetric, Network, WeightsMissing, load_network
 from metrics._images import check_images, check_pair, score_images
 from metrics.base import ReconstructionTruth, Score
 
-SMALLEST = 64  # AlexNet's third pooling has nothing left under 31 pixels
+SMALLEST = 64  # under 31 pixels AlexNet's second pooling has nothing left
 CHUNK = 64  # images at once, to bound the memory
 
 
@@ -54,7 +54,7 @@ def lpips_distance(reconstruction: Tensor, original: Tensor, network: Network) -
     'there are no LPIPS weights: give a file with --lpips-weights, or allow --download'
     """
     check_pair(reconstruction, original)
-    pairs = zip(reconstruction.split(CHUNK), original.split(CHUNK), strict=True)
+    pairs = zip(torch.split(reconstruction, CHUNK), torch.split(original, CHUNK), strict=True)
     return torch.cat([network(prepare(ours), prepare(true)).flatten(1).double().mean(1) for ours, true in pairs])
 
 

@@ -31,8 +31,9 @@ def ssim(reconstruction: Tensor, original: Tensor) -> Tensor:
 
     with weighted means m and population covariances s in an 11x11 Gaussian window (sigma 1.5), C1 = 0.01^2,
     C2 = 0.03^2 and data range 1. Border: no padding, only windows wholly inside the image count, so a 32x32
-    image has 22x22 of them. This is what scikit-image gives with `gaussian_weights=True,
-    use_sample_covariance=False, data_range=1` and what torchmetrics gives with `data_range=1.0`.
+    image has 22x22 of them. So do Wang's own code and scikit-image (`gaussian_weights=True,
+    use_sample_covariance=False, data_range=1`). torchmetrics has the same values inside, but its mean also counts
+    windows over a border that it reflects: lower by 0.05 on average for CIFAR-10 with noise of 0.05 to 0.2.
 
     Shapes: both (N, C, H, W), matched, H and W at least 11; clamped to [0, 1]; returns float64 (N,).
     Citation: Wang, Bovik, Sheikh and Simoncelli 2004.

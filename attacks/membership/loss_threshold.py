@@ -1,0 +1,31 @@
+"""Membership by the loss alone."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from attacks.base import Knowledge, MembershipAnswer, MembershipAttack, MembershipTask, final_model
+from attacks.membership._signals import best_threshold, losses, own_records
+
+
+class LossThreshold(MembershipAttack):
+    """A record is a member if the final model's loss on it is small.
+
+    score(x, y) = -loss(model(x), y). The threshold comes from records that are not evaluated: where
+    the attacker holds a shard of its own, the one that best separates it (members) from the auxiliary
+    images (non-members); else the median score of the auxiliary images.
+    """
+
+    name: ClassVar[str] = "loss-threshold"
+    citation: ClassVar[str] = "Yeom et al., Privacy Risk in Machine Learning, CSF 2018"
+
+    def infer(self, knowledge: Knowledge, task: MembershipTask) -> MembershipAnswer:
+        """Score by the negative loss, decide by the threshold."""
+        model = final_model(knowledge)
+        scores = -losses(knowledge.task, model, task.candidates)
+        others = -losses(knowledge.task, model, knowledge.auxiliary)
+        own = own_records(knowledge)
+        threshold = (
+            float(others.median()) if own is None else best_threshold(-losses(knowledge.task, model, own), others)
+        )
+        return MembershipAnswer(scores, scores >= threshold, diagnostics={"threshold": threshold})

@@ -1,0 +1,45 @@
+"""What anybody would guess without looking at a single message."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import Field
+
+from attacks.base import Knowledge, ReconstructionAnswer, ReconstructionAttack, ReconstructionTask
+from core.errors import Unsupported
+
+
+class Prior(ReconstructionAttack):
+    """The guess without an attack: the mean auxiliary image, random ones, or the mean of a known class.
+
+    The floor that every reconstruction is measured against. It goes through the same matching and
+    the same scores as any other attack and looks at no message.
+    """
+
+    name: ClassVar[str] = "prior"
+    citation: ClassVar[str] = "Definition: LeakBoard protocol, section Prior"
+
+    guess: Literal["mean", "random", "class-mean"] = Field(
+        "mean", description="class-mean needs labels that the cell says are known"
+    )
+
+    def reconstruct(self, knowledge: Knowledge, task: ReconstructionTask) -> ReconstructionAnswer:
+        """One guess a target, from the auxiliary images alone."""
+        images, labels = knowledge.auxiliary.images, knowledge.auxiliary.labels
+        size = task.probe_batch
+        if self.guess == "mean":
+            answer = [images.mean(0, keepdim=True).repeat(size, 1, 1, 1) for _ in range(task.probes)]
+        elif self.guess == "random":
+            drawn = torch.randint(len(images), (task.probes, size), generator=knowledge.generator())
+            answer = [images[row] for row in drawn]
+        else:
+            if task.known_labels is None:
+                raise Unsupported("guess: class-mean needs known labels, and this cell keeps them secret")
+            overall = images.mean(0)
+            means = [
+                images[labels == c].mean(0) if (labels == c).any() else overall for c in range(knowledge.public.classes)
+            ]
+            answer = [torch.stack([means[int(label)] for label in row]) for row in task.known_labels]
+        return ReconstructionAnswer(tuple(answer))

@@ -1,0 +1,30 @@
+"""What any outsider can do: run the same federation, under the same defense, on data of one's own."""
+
+from __future__ import annotations
+
+import torch
+
+from datasets.base import LabelledImages
+from federation.rounds import Federation, Scheme
+from federation.settings import Public, client_name
+from federation.view import View, make_view, parse_threat
+
+
+def train_shadow(scheme: Scheme, public: Public, data: LabelledImages, threat: str, seed: int) -> View:
+    """Train through the same loop on `data` and return what that threat sees of it.
+
+    The data is dealt to as many clients as the real federation has. A record is seen as often as in the real
+    one: with less data there are fewer rounds, so that the shadow overfits as much as its target.
+    """
+    training = public.training
+    order = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))
+    shards = {client_name(i): data.select(order[i :: training.clients]) for i in range(training.clients)}
+    sizes = tuple(len(shard) for shard in shards.values())
+    batch = min(training.batch_size, min(sizes))
+    passes = public.total_rounds * training.batch_size / (sum(public.shard_sizes) / len(public.shard_sizes))
+    rounds = max(1, round(passes * (sum(sizes) / len(sizes)) / batch))
+    settings = {**training.model_dump(), "batch_size": batch, "rounds": rounds, "epochs": None, "dropouts": ()}
+    update = {"training": type(training).model_validate(settings), "total_rounds": rounds, "shard_sizes": sizes}
+    own = public.model_copy(update=update)
+    outcome = Federation(scheme, own, shards, None, seed).run()
+    return make_view(outcome.transcript, parse_threat(threat, training.clients), own, outcome.secrets, shards)

@@ -1,0 +1,152 @@
+"""The suite file: which defenses, attacks, data and settings make up a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Self
+
+import yaml
+from pydantic import Field, ValidationError, model_validator
+
+from core import registry
+from core.errors import UserError, unknown_name
+from core.plugins import Settings, explain
+from core.registry import ROOT
+from core.seeds import natural_order
+from federation.settings import Training, Watch
+from federation.view import parse_threat
+
+MAX_SUITE_BYTES = 1_000_000
+
+
+class Entry(Settings):
+    """A plugin with its parameters, under a label of its own: `name`, or `{name, label, params}`."""
+
+    name: str = Field(min_length=1, max_length=500)
+    label: str = Field("", max_length=60, pattern=r"^[A-Za-z0-9._+@%-]*$")
+    params: dict[str, Any] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, given: Any) -> Any:
+        return {"name": given} if isinstance(given, str) else given
+
+    @property
+    def title(self) -> str:
+        """The label where there is one, else the plugin's name."""
+        return self.label or self.name.partition(":")[0]
+
+
+class DefenseEntry(Entry):
+    """A defense; `model` and `training` override the suite's settings for this row alone."""
+
+    model: Entry | None = None
+    training: dict[str, Any] = {}
+
+
+class AttackEntry(Entry):
+    """An attack, the threats under which it runs, and what it is told."""
+
+    threats: tuple[str, ...] = Field(min_length=1)
+    known_labels: bool = Field(False, description="whether a reconstruction attack is told the labels")
+
+
+class Suite(Settings):
+    """A whole suite, as it stands in `suites/*.yaml`."""
+
+    name: str = Field(min_length=1, max_length=60, pattern=r"^[A-Za-z0-9._-]+$")
+    description: str = ""
+    datasets: tuple[Entry, ...] = Field(min_length=1)
+    model: Entry
+    training: Training
+    observe: Watch = Watch()
+    seeds: tuple[int, ...] = Field((0,), min_length=1)
+    defenses: tuple[DefenseEntry, ...] = Field(min_length=1)
+    attacks: tuple[AttackEntry, ...] = Field(min_length=1)
+    control: str = Field("fedavg", description="label of the row without a defense")
+    utility_gate: float = Field(0.9, ge=0, le=1, description="share of the control's accuracy that a ranked row keeps")
+    decoys: int = Field(999, ge=1, le=100_000, description="other images among which `identified` looks")
+    time_limit: float = Field(3600, gt=0, description="seconds a cell or a training may take")
+
+    @model_validator(mode="after")
+    def _labels_differ(self) -> Self:
+        for what, entries in (("datasets", self.datasets), ("defenses", self.defenses), ("attacks", self.attacks)):
+            titles = [entry.title for entry in entries]
+            twice = {title for title in titles if titles.count(title) > 1}
+            if twice:
+                raise ValueError(f"two {what} are called {', '.join(sorted(twice))}: give one of them a label")
+        if len(set(self.seeds)) < len(self.seeds):
+            raise ValueError("seeds must differ")
+        for attack in self.attacks:
+            for threat in attack.threats:
+                _check_threat(threat, self.training.clients)
+        return self
+
+
+def _check_threat(threat: str, clients: int) -> None:
+    try:
+        parse_threat(threat, clients)
+    except UserError as error:
+        raise ValueError(str(error)) from None
+
+
+def suite_files() -> dict[str, Path]:
+    """The suites of the checkout, by name."""
+    found = {path.stem: path for path in (ROOT / "suites").glob("*.yaml")}
+    return {name: found[name] for name in natural_order(found)}
+
+
+def load_suite(name_or_file: str) -> Suite:
+    """A suite by name, or from a YAML file; every mistake is one sentence."""
+    known = suite_files()
+    path = known.get(name_or_file) or Path(name_or_file)
+    if not path.is_file():
+        raise unknown_name("suite", name_or_file, known)
+    if path.stat().st_size > MAX_SUITE_BYTES:
+        raise UserError(f"The suite {path.name} is too large: at most {MAX_SUITE_BYTES} bytes are read.")
+    try:
+        given = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        where = getattr(error, "problem_mark", None)
+        line = f" in line {where.line + 1}" if where else ""
+        raise UserError(f"The suite {path.name} is not valid YAML{line}: {getattr(error, 'problem', error)}.") from None
+    if not isinstance(given, dict):
+        raise UserError(f"The suite {path.name} must be a mapping of settings; given: {type(given).__name__}.")
+    try:
+        suite = Suite.model_validate(given)
+    except ValidationError as error:
+        raise explain(error, f"The suite {path.name}", list(_fields_at(error))) from None
+    check_plugins(suite)
+    return suite
+
+
+def _fields_at(error: ValidationError) -> dict[str, Any]:
+    """The settings that are allowed where the first error is."""
+    where = [part for part in error.errors()[0]["loc"][:-1] if isinstance(part, str)]
+    models: dict[str, type[Settings]] = {
+        "training": Training,
+        "observe": Watch,
+        "model": Entry,
+        "datasets": Entry,
+        "defenses": DefenseEntry,
+        "attacks": AttackEntry,
+    }
+    return models.get(where[-1], Suite).model_fields if where else Suite.model_fields
+
+
+def check_plugins(suite: Suite) -> None:
+    """Every plugin that the suite names exists and takes its parameters."""
+    for entry in suite.datasets:
+        registry.create("dataset", entry.name, entry.params)
+    for entry in [suite.model, *(d.model for d in suite.defenses if d.model)]:
+        registry.create("model", entry.name, entry.params)
+    for defense in suite.defenses:
+        registry.create("defense", defense.name, defense.params)
+        Training.parse(
+            {**suite.training.model_dump(), **defense.training}, f"training of the defense '{defense.title}'"
+        )
+    for attack in suite.attacks:
+        registry.create("attack", attack.name, attack.params)
+    if suite.control not in [defense.title for defense in suite.defenses]:
+        titles = [defense.title for defense in suite.defenses]
+        raise unknown_name("control (a defense of the suite)", suite.control, titles)

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from core.errors import UserError
+from datasets.breakhis import BreakHis
+
+KINDS = {"A": "adenosis", "DC": "ductal_carcinoma", "LC": "lobular_carcinoma"}
+
+
+def add(top: Path, malignant: str, code: str, slide: str, magnification: int, number: int, content: int) -> None:
+    """Write one picture where the distribution has it; `content` is the seed of its pixels."""
+    side = "benign" if malignant == "B" else "malignant"
+    folder = (
+        top / "BreaKHis_v1/histology_slides/breast" / side / "SOB" / KINDS[code] / f"SOB_{malignant}_{code}_{slide}"
+    )
+    path = folder / f"{magnification}X" / f"SOB_{malignant}_{code}-{slide}-{magnification}-{number:03}.png"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(content).integers(0, 256, (46, 70, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(path)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    add(tmp_path, "B", "A", "14-22549AB", 400, 1, content=1)
+    add(tmp_path, "B", "A", "14-22549CD", 400, 1, content=2)
+    add(tmp_path, "M", "DC", "14-2523", 400, 2, content=3)
+    add(tmp_path, "M", "DC", "14-2523", 400, 1, content=4)
+    add(tmp_path, "M", "LC", "15-2523", 400, 1, content=5)
+    add(tmp_path, "B", "A", "14-22549AB", 40, 1, content=6)
+    (tmp_path / "BreaKHis_v1" / "README.png").write_bytes(b"not a slide, never opened")
+    return tmp_path
+
+
+def test_benign_and_malignant_by_patient(tree: Path) -> None:
+    pool = BreakHis(root=str(tree)).read()
+    assert pool.shape == (3, 32, 32)
+    assert pool.class_names == ("benign", "malignant")
+    assert pool.labels.tolist() == [0, 0, 1, 1, 1]
+    assert not pool.is_test.any()
+    # slides AB and CD are of one patient; the same number in another year is another patient
+    assert pool.groups is not None
+    assert pool.groups.tolist() == [0, 0, 1, 1, 2]
+
+
+def test_types(tree: Path) -> None:
+    pool = BreakHis(root=str(tree), target="types").read()
+    assert [pool.class_names[i] for i in pool.labels.tolist()] == ["adenosis"] * 2 + ["ductal carcinoma"] * 2 + [
+        "lobular carcinoma"
+    ]
+    assert pool.classes == 8
+
+
+def test_magnification_and_size(tree: Path) -> None:
+    pool = BreakHis(root=str(tree), magnification=40, size=16).read()
+    assert pool.pixels.shape == (1, 3, 16, 16)
+
+
+def test_order_is_that_of_file_names(tree: Path) -> None:
+    pool = BreakHis(root=str(tree), size=64).read()
+    expected = np.random.default_rng(4).integers(0, 256, (46, 70, 3), dtype=np.uint8)
+    small = np.array(Image.fromarray(expected).resize((64, 64), Image.Resampling.BILINEAR))
+    assert np.array_equal(pool.pixels[2].permute(1, 2, 0).numpy(), small)  # number 001 comes before 002
+
+
+def test_pictures_under_two_types_are_left_out_under_both(tree: Path) -> None:
+    add(tree, "M", "LC", "14-2523", 400, 1, content=4)
+    pool = BreakHis(root=str(tree), target="types").read()
+    assert [pool.class_names[i] for i in pool.labels.tolist()] == ["adenosis"] * 2 + [
+        "ductal carcinoma",
+        "lobular carcinoma",
+    ]
+
+
+def test_of_other_copies_one_is_kept(tree: Path) -> None:
+    before = BreakHis(root=str(tree)).read().digest()
+    add(tree / "a copy of all", "M", "DC", "14-2523", 400, 1, content=4)
+    assert BreakHis(root=str(tree)).read().digest() == before
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="holds no pictures of BreaKHis at 200x: put the unpacked BreaKHis_v1 there"):
+        BreakHis(root=str(tmp_path), magnification=200).read()
+    with pytest.raises(UserError, match="must be a folder that is there; given: ''"):
+        BreakHis().read()
+
+
+def test_unknown_type(tree: Path) -> None:
+    Image.new("RGB", (20, 20)).save(tree / "SOB_B_XX-14-1-400-001.png")
+    with pytest.raises(UserError, match="unknown type 'XX': allowed are A, F, PT"):
+        BreakHis(root=str(tree)).read()

@@ -1,0 +1,108 @@
+"""Over all metrics: what they must declare, and that their scores keep to it."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import metrics
+from core.plugins import is_plugin
+from core.registry import ROOT, check_unique, describe_module, plugin_files
+from metrics.base import MembershipMetric, MembershipTruth, Metric, ReconstructionMetric, Score
+from tests.metrics.helpers import images, truth
+
+FILES = [path for path in plugin_files() if path.parent == ROOT / "metrics"]
+MODULES = [importlib.import_module(f"metrics.{path.stem}") for path in FILES]
+CLASSES: list[type[Metric]] = [
+    value
+    for module in MODULES
+    for value in vars(module).values()
+    if is_plugin(value) and value.__module__ == module.__name__
+]
+OURS = {
+    *("psnr", "mse", "test_mse", "feat_mse", "ssim", "lpips", "identified", "identified_lpips"),
+    *("asr", "auc", "tpr@1%fpr", "tpr@0.1%fpr", "asr_best_threshold", "accuracy"),
+}
+
+
+def test_all_metrics_are_found_and_their_names_are_unique() -> None:
+    entries = [entry for module in MODULES for entry in describe_module(module, module.__name__)]
+    assert {entry["name"] for entry in check_unique(entries)} >= OURS
+
+
+@pytest.mark.parametrize("metric", CLASSES, ids=lambda c: c.name)
+def test_a_metric_declares_what_it_is(metric: type[Metric]) -> None:
+    assert metric.kind == "metric"
+    assert metric.goal in ("reconstruction", "membership", "extraction", "audit", "training")
+    assert isinstance(metric.higher_is_better, bool)
+    assert isinstance(metric.unit, str)
+    assert metric.version >= 1
+    low, high = metric.bounds
+    assert low is None or high is None or low < high
+    assert metric.summary().endswith((".", ")")) or metric.summary()
+    assert metric.citation or "Definition" in (inspect.getdoc(metric) or "")
+    metric()  # every parameter has a default
+
+
+@pytest.mark.parametrize("metric", CLASSES, ids=lambda c: c.name)
+def test_its_module_has_a_pure_function_with_an_example(metric: type[Metric]) -> None:
+    module = sys.modules[metric.__module__]
+    functions = [
+        value for _, value in inspect.getmembers(module, inspect.isfunction) if value.__module__ == module.__name__
+    ]
+    documented = [doc for doc in map(inspect.getdoc, functions) if doc and ">>>" in doc]
+    assert any("Shapes:" in doc and ("Definition:" in doc or "Citation:" in doc) for doc in documented)
+
+
+def check(score: Score, metric: Metric) -> None:
+    if score.value is None:
+        assert score.reason
+        return
+    assert not score.reason
+    low, high = metric.bounds
+    for value in (score.value, *score.per_item):
+        assert math.isfinite(value)
+        assert low is None or value >= low
+        assert high is None or value <= high
+    if score.per_item:
+        assert score.value == pytest.approx(sum(score.per_item) / len(score.per_item))
+
+
+@pytest.mark.parametrize("metric", [c for c in CLASSES if issubclass(c, ReconstructionMetric)], ids=lambda c: c.name)
+@pytest.mark.parametrize("scale", [0.0, 0.1, 1.0, 100.0])
+def test_reconstruction_scores_keep_to_the_bounds(metric: type[ReconstructionMetric], scale: float) -> None:
+    original = images(4)
+    reconstruction = original + scale * torch.randn(original.shape)
+    check(metric().score(truth(reconstruction, original, images(9, seed=2))), metric())
+
+
+@pytest.mark.parametrize("metric", [c for c in CLASSES if issubclass(c, MembershipMetric)], ids=lambda c: c.name)
+@pytest.mark.parametrize("shift", [-5.0, 0.0, 0.5, 5.0])
+def test_membership_scores_keep_to_the_bounds(metric: type[MembershipMetric], shift: float) -> None:
+    members = torch.arange(2400) % 2 == 0
+    scores = torch.randn(2400) + shift * members
+    score = metric().score(MembershipTruth(scores, scores > shift / 2, members))
+    assert score.value is not None
+    check(score, metric())
+
+
+def test_more_harm_lies_in_the_direction_that_is_declared() -> None:
+    original, decoys = images(8), images(50, seed=2)
+    near, far = (truth(original + s * torch.randn(original.shape), original, decoys) for s in (0.05, 5.0))
+    for metric in [c for c in CLASSES if issubclass(c, ReconstructionMetric)]:
+        better, worse = metric().score(near).value, metric().score(far).value
+        if better is not None and worse is not None:
+            assert (better > worse) == metric.higher_is_better, metric.name
+
+
+def test_the_package_itself_is_light() -> None:
+    code = "import sys, metrics; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+    assert Path(str(metrics.__file__)).parent == ROOT / "metrics"
