@@ -27,6 +27,10 @@ from federation.view import View
 Goal = Literal["reconstruction", "membership", "extraction", "audit"]
 
 
+def _silent(line: str) -> None:
+    """No progress line."""
+
+
 @dataclass(frozen=True)
 class Knowledge:
     """All that an attacker has: the view, the defense's code, images of its own, and its own seed."""
@@ -36,7 +40,7 @@ class Knowledge:
     auxiliary: LabelledImages
     seed: int
     device: str = "cpu"
-    progress: Callable[[str], None] = lambda line: None
+    progress: Callable[[str], None] = _silent
 
     @property
     def public(self) -> Public:
@@ -52,7 +56,7 @@ class Knowledge:
         """The defense's honest reading of the view."""
         return self.defense.interpret(self.view)
 
-    def generator(self, *_: object) -> torch.Generator:
+    def generator(self) -> torch.Generator:
         """A torch generator from the attack's own seed."""
         return torch.Generator().manual_seed(self.seed)
 
@@ -141,6 +145,17 @@ class Attack(Plugin):
     threats: ClassVar[tuple[str, ...]]
     #: whether it knows more of a defense than its honest reading
     adaptive: ClassVar[bool] = False
+
+    @classmethod
+    def describe(cls) -> dict[str, Any]:
+        """What `list --json` prints; for an attack also its goal, threats, and whether it knows the defense."""
+        return {**super().describe(), "goal": cls.goal, "threats": list(cls.threats), "adaptive": cls.adaptive}
+
+    @classmethod
+    def allows(cls, threat: str) -> bool:
+        """Whether the attack makes sense under this threat (`server+clients` stands for any number of them)."""
+        family = "server+clients" if threat.startswith("server+clients:") else threat
+        return family in cls.threats
 
     def budget(self) -> dict[str, Any]:
         """Iterations, restarts and the like, for the record; equal for all defenses."""

@@ -54,6 +54,8 @@ class Plugin(Settings):
     citation: ClassVar[str] = ""
     #: the parameter that `name:VALUE` sets (for example the path in `npz:FILE`), if there is one
     shorthand: ClassVar[str] = ""
+    #: parameters that say where something lies on this machine, not what it is: in no record and no key
+    location_fields: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     def summary(cls) -> str:
@@ -76,8 +78,16 @@ class Plugin(Settings):
         }
 
     def parameters(self) -> dict[str, Any]:
-        """The validated parameters as plain JSON values."""
+        """All validated parameters as plain JSON values."""
         return self.model_dump(mode="json")
+
+    def identity(self) -> dict[str, Any]:
+        """The parameters that define what the plugin does: all but the locations."""
+        return self.model_dump(mode="json", exclude=set(self.location_fields))
+
+    def location(self) -> dict[str, Any]:
+        """The parameters that only say where something lies on this machine."""
+        return self.model_dump(mode="json", include=set(self.location_fields))
 
 
 def is_plugin(value: object, kind: str | None = None) -> bool:

@@ -37,6 +37,7 @@ class TorchvisionDataset(Dataset):
     """Base of the data sets that torchvision reads; a subclass says which class of torchvision does it."""
 
     shorthand: ClassVar[str] = "root"
+    location_fields: ClassVar[tuple[str, ...]] = ("root", "download")
     #: what people call it, for messages
     title: ClassVar[str]
     #: the folder under `root` that holds the files, and what to put into it

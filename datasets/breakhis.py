@@ -55,6 +55,7 @@ class BreakHis(Dataset):
         "Spanhol et al. 2016, A Dataset for Breast Cancer Histopathological Image Classification, IEEE TBME 63(7)"
     )
     shorthand: ClassVar[str] = "root"
+    location_fields: ClassVar[tuple[str, ...]] = ("root",)
 
     root: str = Field("", description="the unpacked folder BreaKHis_v1 (or any folder above the pictures)")
     magnification: Literal[40, 100, 200, 400] = 400

@@ -25,6 +25,7 @@ class Folder(Dataset):
 
     name: ClassVar[str] = "folder"
     shorthand: ClassVar[str] = "path"
+    location_fields: ClassVar[tuple[str, ...]] = ("path",)
 
     path: str = Field("", description="the folder; `folder:DIR` sets it")
     size: int = Field(32, ge=16, le=224, description="side of the pictures after resizing, in pixels")

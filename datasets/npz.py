@@ -31,6 +31,7 @@ class Npz(Dataset):
 
     name: ClassVar[str] = "npz"
     shorthand: ClassVar[str] = "path"
+    location_fields: ClassVar[tuple[str, ...]] = ("path",)
 
     path: str = Field("", description="the file; `npz:FILE` sets it")
     labels_key: str = Field("", description="the array of labels, without `train_` or `test_`; default `labels`")

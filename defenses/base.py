@@ -58,6 +58,11 @@ class Defense(Plugin):
     #: what the scheme promises, in one sentence, for the cards and the docs
     claim: ClassVar[str] = ""
 
+    @classmethod
+    def describe(cls) -> dict[str, Any]:
+        """What `list --json` prints; for a defense also what it claims."""
+        return {**super().describe(), "claim": cls.claim}
+
     # --- who takes part, and in which steps -------------------------------------------------
 
     def third_parties(self) -> tuple[str, ...]:

@@ -14,7 +14,6 @@ from typing import Any, Protocol
 
 import torch
 
-from core.errors import UserError
 from core.randomness import derive_key, run_secret
 from core.seeds import derive_seed
 from datasets.base import LabelledImages
@@ -37,12 +36,16 @@ class Scheme(Protocol):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run of a federation leaves behind. Holds everything: only the harness may keep it."""
+    """What a run of a federation leaves behind. Holds everything: only the harness may keep it.
+
+    `model` is the final global model, `models` those that the probes of each observed round ran on.
+    """
 
     public: Public
     transcript: Transcript
     secrets: Mapping[str, bytes]
     model: Parameters
+    models: Mapping[int, Parameters]
     observed: Mapping[int, str]
     seconds: Mapping[str, float]
     cpu_seconds: Mapping[str, float]
@@ -83,7 +86,8 @@ class Federation:
     bytes_by_kind: dict[str, int] = field(default_factory=lambda: defaultdict(int))
 
     def __post_init__(self) -> None:
-        self._check_targets()
+        if self.watch is not None:
+            self.watch.check_targets(self.public.shard_sizes[0])
         root = run_secret(None if self.fresh_keys else self.seed)
         names = (SERVER, *self.public.clients, *self.scheme.third_parties())
         self.secrets = self.secrets or {name: derive_key(root, "party", name) for name in names}
@@ -95,19 +99,13 @@ class Federation:
         self._log: list[Message] = []
         self._taken: dict[str, int] = defaultdict(int)
 
-    def _check_targets(self) -> None:
-        size = self.public.shard_sizes[0]
-        if self.watch is not None and self.watch.targets > size:
-            raise UserError(
-                f"targets ({self.watch.targets}) must be at most the victim's shard; given: {size} records."
-            )
-
     def run(self) -> Outcome:
         """Set-up, all rounds with their probes, and the closing distribution of the final model."""
         total = self.public.total_rounds
         observed = self.watch.indices(total) if self.watch is not None else {}
         self._occasion(Occasion(0, None, "setup", self.public.clients, 0), "setup", keep=True)
         client_rounds = 0
+        models: dict[int, Parameters] = {}
         for index in range(total):
             participants = self._participants(index, index in observed)
             client_rounds += len(participants)
@@ -115,23 +113,27 @@ class Federation:
             occasion = Occasion(index, None, "train", participants, size)
             self._occasion(occasion, "protocol", keep=index in observed)
             if self.watch is not None and index in observed:
+                models[index] = self._global_model()
                 self._probe(self.watch, index, participants)
             self.progress(index + 1, total)
         self._occasion(Occasion(total, None, "final", self.public.clients, 0), "closing", keep=True)
         clock = self.clocks["train"]
         setup = self.clocks["setup"]
-        server = self.parties[SERVER]
         return Outcome(
             self.public,
             Transcript(tuple(self.observations)),
             self.secrets,
-            self.scheme.global_model(server.state) if self._is_live(SERVER) else {},
+            self._global_model(),
+            models,
             observed,
             {key: clock.wall[key] + setup.wall[key] for key in {**clock.wall, **setup.wall}},
             {key: clock.cpu[key] + setup.cpu[key] for key in {**clock.cpu, **setup.cpu}},
             dict(self.bytes_by_kind),
             client_rounds,
         )
+
+    def _global_model(self) -> Parameters:
+        return self.scheme.global_model(self.parties[SERVER].state) if self._is_live(SERVER) else {}
 
     def _participants(self, index: int, observed: bool) -> tuple[str, ...]:
         """K of N clients from the seed; the victim is among them in observed rounds."""

@@ -92,6 +92,11 @@ class Watch(Settings):
             raise ValueError(f"targets ({self.targets}) must be a multiple of probe_batch ({self.probe_batch})")
         return self
 
+    def check_targets(self, shard: int) -> None:
+        """Refuse more targets than the victim has records."""
+        if self.targets > shard:
+            raise UserError(f"targets ({self.targets}) must be at most the victim's records; given: {shard}.")
+
     def indices(self, total: int) -> dict[int, Moment]:
         """Which round numbers are observed, and under which name; a short run may fold several into one."""
         where: dict[Moment, int] = {"first": 0, "middle": total // 2, "last": total - 1}

@@ -25,14 +25,6 @@ class Interval(NamedTuple):
         return self.low <= value <= self.high
 
 
-class Harms(NamedTuple):
-    """What one defense suffered: a harm for each target, and the stratum (seed) that the target belongs to."""
-
-    label: str
-    values: Sequence[float]
-    strata: Strata
-
-
 def _tail(confidence: float, successes: int = 0, trials: int = 0) -> float:
     """The probability left on each side; refuses an impossible confidence or count."""
     if not 0 < confidence < 1 or not 0 <= successes <= trials:
@@ -135,29 +127,6 @@ def paired_difference(
     if left.size != right.size:
         raise ValueError(f"Paired values must be of the same targets; given: {left.size} and {right.size}.")
     return bootstrap_mean(left - right, strata, seed=seed, draws=draws, confidence=confidence)
-
-
-def competition_ranks(entries: Sequence[Harms], *, seed: int, draws: int = 2000, confidence: float = 0.95) -> list[int]:
-    """The rank of each entry, in the given order; 1 is the least harm, ties share a rank (1, 1, 3).
-
-    Entries are sorted by mean harm (then by label). One ties with the *leader* of the current group if the interval of
-    their paired difference contains 0; else it opens a group, whose rank is its place in the sorted order.
-
-    >>> harms = {"none": [1.0, 0.9, 1.0, 0.8], "a": [0.0, 0.1, 0.0, 0.1], "b": [0.1, 0.0, 0.1, 0.1]}
-    >>> competition_ranks([Harms(label, values, [0, 0, 1, 1]) for label, values in harms.items()], seed=0)
-    [3, 1, 1]
-    """
-    if any(list(entry.strata) != list(entries[0].strata) for entry in entries):
-        raise ValueError("Ranked defenses must have the same targets and strata, in the same order.")
-    order = sorted(range(len(entries)), key=lambda i: (float(_floats(entries[i].values).mean()), entries[i].label))
-    ranks = [0] * len(entries)
-    leader = order[0] if order else 0
-    for place, i in enumerate(order, start=1):
-        (_, values, strata), best = entries[i], entries[leader].values  # the first is compared with itself: a tie
-        gap = paired_difference(values, best, strata, seed=seed, draws=draws, confidence=confidence)
-        leader = leader if gap.contains(0.0) else i
-        ranks[i] = place if i == leader else ranks[leader]
-    return ranks
 
 
 def auc_interval(scores: npt.ArrayLike, members: Sequence[bool], *, confidence: float = 0.95) -> Interval:

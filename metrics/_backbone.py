@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import safetensors.torch
 import torch
@@ -46,6 +46,8 @@ class Network(Protocol):
 
 class LpipsMetric(ReconstructionMetric):
     """Base of the metrics that need the backbone; says where its weights are."""
+
+    location_fields: ClassVar[tuple[str, ...]] = ("weights", "download")
 
     weights: str = Field(default="", description="File with AlexNet's features.* weights (.pth or .safetensors)")
     download: bool = Field(default=False, description="Whether torchvision may download the weights")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
@@ -62,6 +62,12 @@ class Metric(Plugin):
     #: whether a larger value means that the attack did better (more harm)
     higher_is_better: ClassVar[bool]
     bounds: ClassVar[tuple[float | None, float | None]] = (None, None)
+
+    @classmethod
+    def describe(cls) -> dict[str, Any]:
+        """What `list --json` prints; for a metric also its goal, unit, version, direction and bounds."""
+        own = {"goal": cls.goal, "unit": cls.unit, "version": cls.version, "bounds": list(cls.bounds)}
+        return {**super().describe(), **own, "higher_is_better": cls.higher_is_better}
 
 
 class ReconstructionMetric(Metric):

@@ -24,7 +24,7 @@ class Entry(Settings):
 
     name: str = Field(min_length=1, max_length=500)
     label: str = Field("", max_length=60, pattern=r"^[A-Za-z0-9._+@%-]*$")
-    params: dict[str, Any] = {}
+    params: dict[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="before")
     @classmethod
@@ -41,7 +41,7 @@ class DefenseEntry(Entry):
     """A defense; `model` and `training` override the suite's settings for this row alone."""
 
     model: Entry | None = None
-    training: dict[str, Any] = {}
+    training: dict[str, Any] = Field(default_factory=dict)
 
 
 class AttackEntry(Entry):

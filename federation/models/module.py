@@ -20,6 +20,7 @@ class Module(Model):
 
     name: ClassVar[str] = "module"
     shorthand: ClassVar[str] = "target"
+    location_fields: ClassVar[tuple[str, ...]] = ("target",)
 
     target: str = Field(description="FILE.py:Class; the class takes (shape, classes)")
     source_digest: str = Field("", description="SHA-256 of the file, filled in by the run so that a change is noticed")

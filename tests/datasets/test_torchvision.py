@@ -30,7 +30,8 @@ def save_cifar10(root: Path, per_batch: int = 3) -> None:
     for batch, name in enumerate(names):
         numbers = np.arange(batch * per_batch, (batch + 1) * per_batch)
         pixels = np.zeros((per_batch, 3, 32, 32), dtype=np.uint8) + numbers[:, None, None, None].astype(np.uint8)
-        pixels[:, 1] += 100  # the second channel differs, so that mixed-up axes show
+        pixels[:, 1] += 100  # the second channel and row 5 of the third differ, so that mixed-up axes show
+        pixels[:, 2, 5] = 255
         content = {"data": pixels.reshape(per_batch, -1), "labels": (numbers % 10).tolist()}
         (folder / name).write_bytes(pickle.dumps(content))
     (folder / "batches.meta").write_bytes(pickle.dumps({"label_names": list("abcdefghij")}))
@@ -68,6 +69,7 @@ def test_cifar_is_train_then_test(tmp_path: Path) -> None:
     assert pool.pixels.shape == (18, 3, 32, 32)
     assert pool.pixels[:, 0, 5, 7].tolist() == list(range(18))
     assert pool.pixels[:, 1, 5, 7].tolist() == list(range(100, 118))
+    assert (pool.pixels[:, 2, 5] == 255).all()
     assert pool.labels.tolist() == [i % 10 for i in range(18)]
     assert pool.is_test.tolist() == [False] * 15 + [True] * 3
     assert pool.class_names == tuple("abcdefghij")

@@ -1,0 +1,88 @@
+"""Which of our own modules a piece of code depends on, and their digests, without importing anything.
+
+The key of a record holds these digests: a changed plugin, model or cipher gives a new key, and a
+change elsewhere does not.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+from core.registry import ROOT
+
+PACKAGES = ("core", "datasets", "federation", "defenses", "attacks", "metrics", "leaderboard", "suites")
+
+
+def module_file(name: str) -> Path | None:
+    """The file of a first-party module, or None for anything else."""
+    if name.partition(".")[0] not in PACKAGES:
+        return None
+    path = ROOT.joinpath(*name.split("."))
+    for candidate in (path.with_suffix(".py"), path / "__init__.py"):
+        if candidate.is_file():
+            return candidate
+    return None
+
+
+def imported_modules(source: str) -> set[str]:
+    """The first-party modules that a source text imports anywhere (also inside functions)."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        else:
+            continue
+        for name in names:
+            # importing a.b.c runs a and a.b too
+            parts = name.split(".")
+            found |= {".".join(parts[: i + 1]) for i in range(len(parts))}
+    return {name for name in found if module_file(name) is not None}
+
+
+@cache
+def _read(path: Path, _stamp: tuple[int, int]) -> tuple[str, frozenset[str]]:
+    text = path.read_bytes()
+    return hashlib.sha256(text).hexdigest(), frozenset(imported_modules(text.decode()))
+
+
+def _file_facts(path: Path) -> tuple[str, frozenset[str]]:
+    stat = path.stat()
+    return _read(path, (stat.st_mtime_ns, stat.st_size))
+
+
+def source_digests(roots: Iterable[str]) -> dict[str, str]:
+    """Digest of every first-party module that the roots reach by imports, the roots included.
+
+    A root is a module name or the path of a plugin file (absolute, or relative to the checkout).
+    Plugins are loaded by name at run time, so they are reached only when they are roots themselves.
+    """
+    digests: dict[str, str] = {}
+    waiting = [_normalised(root) for root in roots]
+    while waiting:
+        name = waiting.pop()
+        if name in digests:
+            continue
+        path = Path(name) if name.endswith(".py") else module_file(name)
+        if path is None:
+            raise FileNotFoundError(f"no first-party module {name}")
+        digest, imports = _file_facts(path)
+        digests[name] = digest
+        waiting += imports
+    # where an outside plugin lies must not matter to its records, only what it says
+    return {Path(n).name if n.endswith(".py") else n: d for n, d in sorted(digests.items())}
+
+
+def _normalised(root: str) -> str:
+    if not root.endswith(".py"):
+        return root
+    path = Path(root)
+    inside = path if not path.is_absolute() else (path.relative_to(ROOT) if path.is_relative_to(ROOT) else None)
+    if inside is not None and inside.parts[0] in PACKAGES:
+        return ".".join(inside.with_suffix("").parts)
+    return str(path)

@@ -1,0 +1,76 @@
+"""What an attack returned: checked, and kept beside the record so that a changed metric needs no new attack."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from attacks.base import MembershipAnswer, ReconstructionAnswer
+from federation.settings import Watch
+from leaderboard.files import write_bytes
+from leaderboard.record import Cost
+from leaderboard.sandbox import Answer, AttackFailed
+
+
+def check_answer(answer: Answer, watch: Watch, shape: tuple[int, ...]) -> None:
+    """Refuse an answer of the wrong form: shapes, counts, types, non-finite membership scores."""
+    if isinstance(answer, ReconstructionAnswer):
+        _check_images(answer, watch, shape)
+    elif isinstance(answer, MembershipAnswer):
+        _check_scores(answer)
+    else:
+        raise AttackFailed(f"the attack must return an answer; given: {type(answer).__name__}")
+
+
+def _check_images(answer: ReconstructionAnswer, watch: Watch, shape: tuple[int, ...]) -> None:
+    probes = watch.targets // watch.probe_batch
+    if len(answer.images) != probes:
+        raise AttackFailed(f"the attack must answer {probes} problems; given: {len(answer.images)}")
+    for images in answer.images:
+        fits = isinstance(images, Tensor) and images.ndim == 4 and images.is_floating_point()
+        if not fits or len(images) < watch.probe_batch or tuple(images.shape[1:]) != shape:
+            given = tuple(images.shape) if isinstance(images, Tensor) else type(images).__name__
+            raise AttackFailed(f"images must be float ({watch.probe_batch} or more, *{shape}); given: {given}")
+
+
+def _check_scores(answer: MembershipAnswer) -> None:
+    if answer.scores.ndim != 1 or answer.decisions.shape != answer.scores.shape:
+        raise AttackFailed(
+            "scores and decisions must be two vectors of one length; "
+            f"given: {tuple(answer.scores.shape)} and {tuple(answer.decisions.shape)}"
+        )
+    if answer.decisions.dtype != torch.bool or not bool(answer.scores.isfinite().all()):
+        raise AttackFailed("decisions must be booleans and scores finite numbers")
+
+
+def save_answer(path: Path, answer: Answer, cost: Cost) -> None:
+    """Keep an answer as safetensors; remarks and cost go into its header."""
+    tensors: dict[str, Tensor]
+    if isinstance(answer, ReconstructionAnswer):
+        tensors = {f"images/{i}": x.detach().cpu().float().contiguous() for i, x in enumerate(answer.images)}
+    else:
+        tensors = {"scores": answer.scores.detach().cpu().double(), "decisions": answer.decisions.cpu().to(torch.uint8)}
+    notes = {
+        "flags": json.dumps(list(answer.flags)),
+        "diagnostics": json.dumps({k: float(v) for k, v in answer.diagnostics.items()}, allow_nan=False),
+        "cost": cost.model_dump_json(),
+    }
+    write_bytes(path, save(tensors, notes))
+
+
+def load_answer(path: Path) -> tuple[Answer, Cost]:
+    """A kept answer and what it cost."""
+    with safe_open(str(path), framework="pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        notes = file.metadata()
+    flags, diagnostics = tuple(json.loads(notes["flags"])), json.loads(notes["diagnostics"])
+    cost = Cost.model_validate_json(notes["cost"])
+    if "scores" in tensors:
+        return MembershipAnswer(tensors["scores"], tensors["decisions"].bool(), flags, diagnostics), cost
+    images = tuple(tensors[f"images/{i}"] for i in range(len(tensors)))
+    return ReconstructionAnswer(images, flags, diagnostics), cost

@@ -1,0 +1,89 @@
+"""A job: all that a worker process needs to compute one training or one cell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+from pydantic import Field
+
+from attacks.base import Attack
+from core import registry
+from core.plugins import Plugin, Settings
+from datasets.base import Dataset
+from defenses.base import Defense
+from federation.models.base import Model
+from leaderboard.record import CellSpec, PluginSpec, TrainingSpec
+
+
+class Locations(Settings):
+    """Where things lie on this machine: parameters that stand in no record and no key."""
+
+    dataset: dict[str, Any] = Field(default_factory=dict)
+    model: dict[str, Any] = Field(default_factory=dict)
+    lpips_weights: str = ""
+    download: bool = False
+
+
+class Job(Settings):
+    """One training, or one cell of it when `cell` is given."""
+
+    run: str
+    training: TrainingSpec
+    training_key: str
+    data_digest: str
+    locations: Locations
+    cell: CellSpec | None = None
+    key: str = ""
+    answer_key: str = ""
+    ingredients: dict[str, Any] = Field(default_factory=dict)
+    plugin_files: tuple[str, ...] = ()
+    device: str = "cpu"
+    time_limit: float = 3600
+
+    @property
+    def title(self) -> str:
+        """What this job is called on the terminal."""
+        t = self.training
+        if self.cell is None:
+            return f"training {t.dataset.label} / {t.defense.label} / seed {t.seed}"
+        moment = f" ({self.cell.moment} round)" if self.cell.moment else ""
+        return f"{self.cell.attack.label} on {t.dataset.label} / {t.defense.label}{moment} / seed {t.seed}"
+
+    @property
+    def training_folder(self) -> Path:
+        """Where the training is kept."""
+        return Path(self.run) / "trainings" / self.training_key
+
+    @property
+    def record_file(self) -> Path:
+        """Where the record is kept."""
+        assert self.cell is not None
+        return Path(self.run) / "records" / f"{self.cell.slug}--{self.key[:12]}.json"
+
+    @property
+    def answer_file(self) -> Path:
+        """Where the attack's answer is kept; a changed metric re-scores it without a new attack."""
+        assert self.cell is not None
+        return Path(self.run) / "records" / f"{self.cell.slug}--{self.answer_key[:12]}.safetensors"
+
+    def make_dataset(self) -> Dataset:
+        """The data set, with its location on this machine."""
+        return cast(Dataset, _create("dataset", self.training.dataset, self.locations.dataset))
+
+    def make_model(self) -> Model:
+        """The model, with its location on this machine."""
+        return cast(Model, _create("model", self.training.model, self.locations.model))
+
+    def make_defense(self) -> Defense:
+        """The defense."""
+        return cast(Defense, _create("defense", self.training.defense, {}))
+
+    def make_attack(self) -> Attack:
+        """The attack."""
+        assert self.cell is not None
+        return cast(Attack, _create("attack", self.cell.attack, {}))
+
+
+def _create(kind: str, spec: PluginSpec, location: dict[str, Any]) -> Plugin:
+    return registry.create(kind, spec.name, {**spec.parameters, **location})

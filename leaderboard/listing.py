@@ -1,0 +1,69 @@
+"""The list of all cells: every score of every record, and every cell that failed, with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from leaderboard.record import Record
+from leaderboard.table import Cell, Column, Row, Table
+
+HEAD = (
+    Column("dataset", "data"),
+    Column("defense", "defense"),
+    Column("attack", "attack"),
+    Column("threat", "threat"),
+    Column("moment", "round"),
+    Column("seed", "seed", digits=0),
+    Column("status", "status"),
+)
+SCORES = {
+    "reconstruction": (
+        Column("psnr", "PSNR", unit="dB", digits=2),
+        Column("ssim", "SSIM", digits=3),
+        Column("lpips", "LPIPS", digits=3),
+        Column("identified", "identified", digits=3),
+        Column("identified_lpips", "identified (LPIPS)", digits=3),
+        Column("mse", "MSE", digits=4),
+        Column("test_mse", "Test-MSE", digits=3),
+        Column("feat_mse", "Feat-MSE", digits=4),
+    ),
+    "membership": (
+        Column("auc", "AUC", digits=3),
+        Column("asr", "ASR", digits=3),
+        Column("tpr@1%fpr", "TPR at 1 % FPR", digits=3),
+        Column("tpr@0.1%fpr", "TPR at 0.1 % FPR", digits=3),
+        Column(
+            "asr_best_threshold", "best-threshold accuracy", digits=3, help="chosen on the evaluated set: biased up"
+        ),
+    ),
+}
+COST = (Column("seconds", "attack time", unit="s", digits=1),)
+
+
+def cell_tables(records: Sequence[Record]) -> list[Table]:
+    """One list a goal, all cells in the order of the plan."""
+    tables = []
+    for goal, columns in SCORES.items():
+        found = [record for record in records if record.cell.goal == goal]
+        if found:
+            rows = tuple(_row(record, columns) for record in found)
+            tables.append(Table(f"All cells: {goal}", (*HEAD, *columns, *COST), rows))
+    return tables
+
+
+def _row(record: Record, columns: Sequence[Column]) -> Row:
+    cell = record.cell
+    cells = {
+        "dataset": Cell(cell.training.dataset.label),
+        "defense": Cell(cell.training.defense.label),
+        "attack": Cell(cell.attack.label, link=record.key, note="; ".join(record.flags)),
+        "threat": Cell(cell.threat),
+        "moment": Cell(cell.moment or "all"),
+        "seed": Cell(cell.training.seed),
+        "status": Cell(record.status, note=record.reason),
+        "seconds": Cell(record.cost.wall_seconds if record.cost else None),
+    }
+    for column in columns:
+        score = record.scores.get(column.key)
+        cells[column.key] = Cell(None) if score is None else Cell(score.value, note=score.reason)
+    return Row(cells, muted=record.status != "ok")

@@ -1,0 +1,184 @@
+"""The first page: one folder of static files that opens from disk and asks the network for nothing.
+
+Whatever stands in a record or a table counts as hostile: the templates escape all of it, links only ever lead to a
+place on the page, and a content security policy lets nothing run or load but the files beside it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from torch import Tensor
+
+from leaderboard.files import write_bytes, write_text
+from leaderboard.pictures import Strip, remove_other_images, save_strips
+from leaderboard.record import Record
+from leaderboard.render import to_html
+from leaderboard.render.shared import plain
+from leaderboard.table import NOTHING, Table
+
+ASSETS = Path(__file__).parent / "assets"
+HEADLINES = ("identified", "psnr", "auc", "fidelity", "epsilon_lower")  # the scores in a record's one line
+Images = Callable[[Record], Tensor | None]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A record as the page shows it; `repeats` counts the records that differ from it in the seed alone."""
+
+    record: Record
+    anchor: str
+    strips: list[Strip] = field(default_factory=list)
+    repeats: int = 1
+
+    @property
+    def place(self) -> str:
+        """The observed round in words."""
+        moment, training = self.record.cell.moment, self.record.training
+        if moment is None:
+            return "whole run"
+        index = training.observed.get(moment) if training else None
+        return f"{moment} round" + ("" if index is None else f" ({index})")
+
+    @property
+    def words(self) -> list[str]:
+        """What tells this cell from others, the most telling part first."""
+        cell, training = self.record.cell, self.record.cell.training
+        return [training.defense.label, cell.attack.label, cell.threat, self.place, training.dataset.label]
+
+    def captions(self, part: Strip) -> list[tuple[float | None, bool | None]]:
+        """For each image of a strip its PSNR and whether it was identified, where that is known."""
+
+        def item(metric: str, index: int) -> float | None:
+            values = self.record.scores[metric].per_item if metric in self.record.scores else []
+            return values[index] if index < len(values) else None
+
+        items = [(item("psnr", i), item("identified", i)) for i in range(part.first, part.first + part.images)]
+        return [(psnr, None if hit is None else hit > 0) for psnr, hit in items]
+
+    @property
+    def headlines(self) -> list[str]:
+        """The record's main scores, each with its name and unit."""
+        scores = [(name, self.record.scores[name]) for name in HEADLINES if name in self.record.scores]
+        return [f"{name} {shown(s.value)} {s.unit}".rstrip() for name, s in scores if s.value is not None]
+
+
+def write_page(
+    folder: Path,
+    *,
+    title: str,
+    description: str,
+    tables: Sequence[Table],
+    records: Sequence[Record],
+    originals: Images,
+    reconstructions: Images,
+) -> Path:
+    """Write `index.html` with its assets and images into a folder and return its path.
+
+    `originals` and `reconstructions` give a record's images (N, C, H, W) in image units, row i of one belonging to
+    row i of the other, or None. The index is written last, and images of an earlier page are removed after it: whoever
+    opens the folder meanwhile sees the old page or the new one.
+    """
+    keys = Counter(record.key for record in records)
+    if repeated := [key for key, times in keys.items() if times > 1]:
+        raise ValueError(f"Each record must have a key of its own; given more than once: {', '.join(repeated)}.")
+    entries = [Entry(r, anchor(r.key), save_strips(folder, originals(r), reconstructions(r))) for r in records]
+    for asset in sorted(path for path in ASSETS.iterdir() if path.suffix in (".css", ".js", ".svg")):
+        write_bytes(folder / "assets" / asset.name, asset.read_bytes())
+    page = _environment().get_template("index.html.jinja")
+    linked = [_with_live_links(table, set(keys)) for table in tables]
+    text = page.render(
+        title=title,
+        description=description,
+        tables=[(table, Markup(to_html(table))) for table in linked],  # to_html escapes all that it is given
+        entries=entries,
+        gallery=_gallery(entries),
+        counts=Counter(record.status for record in records),
+    )
+    write_text(folder / "index.html", text)
+    remove_other_images(folder, [part for entry in entries for part in entry.strips])
+    return folder / "index.html"
+
+
+def anchor(key: str) -> str:
+    """The id of a record's place on the page: what a table's link says after the `#`.
+
+    >>> anchor("a b")
+    'record=a%20b'
+    """
+    return f"record={quote(key, safe='')}"
+
+
+def shown(value: Any) -> Any:
+    """What the templates print for a value: numbers to four digits, words for truth values, no control characters.
+
+    >>> [shown(value) for value in (0.123456, 1234567.8, 1e-9, None, True, [1, "a"])]
+    ['0.1235', '1234568', '1e-09', '–', 'yes', '[1, "a"]']
+    """
+    if isinstance(value, Markup):
+        return value
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.0f}" if 1e4 <= abs(value) < 1e9 else f"{value:.4g}"
+    if isinstance(value, (dict, list, tuple)):
+        value = json.dumps(value, ensure_ascii=False)
+    return NOTHING if value is None else "\n".join(map(plain, str(value).split("\n")))
+
+
+def size(number: int) -> str:
+    """Bytes in the unit that suits them.
+
+    >>> size(999), size(12_345_678)
+    ('999 B', '12.3 MB')
+    """
+    for power, unit in ((3, "GB"), (2, "MB"), (1, "kB")):
+        if number >= 1000**power:
+            return f"{number / 1000**power:.1f} {unit}"
+    return f"{number} B"
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(ASSETS),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=shown,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["size"] = size
+    return environment
+
+
+def _with_live_links(table: Table, keys: set[str]) -> Table:
+    """The table without links to records that the page does not have: a dead link is worse than none."""
+    rows = [
+        replace(row, cells={k: c if c.link in keys else replace(c, link="") for k, c in row.cells.items()})
+        for row in table.rows
+    ]
+    return replace(table, rows=tuple(rows))
+
+
+def _gallery(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
+    """Reconstructions by what they were made from: one for each defense, attack and round, whatever the seed."""
+    alike: dict[tuple[str, ...], list[Entry]] = {}
+    for entry in (entry for entry in entries if entry.record.cell.goal == "reconstruction"):
+        cell, training = entry.record.cell, entry.record.cell.training
+        heading = f"{training.dataset.label} · {training.model.label} · {cell.threat}"
+        heading += " · labels known" if cell.known_labels else ""
+        place = (heading, training.defense.label, cell.attack.label, cell.moment or "")
+        alike.setdefault(place, []).append(entry)
+    gallery: dict[str, list[Entry]] = {}
+    for (heading, *_), same in alike.items():
+        first = next((entry for entry in same if entry.strips), same[0])  # one that shows something, if any does
+        gallery.setdefault(heading, []).append(replace(first, repeats=len(same)))
+    return gallery

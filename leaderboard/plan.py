@@ -1,0 +1,221 @@
+"""From a suite to jobs: every training once, every cell once, each under its key."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+
+from attacks.base import Attack
+from core import registry
+from core.errors import unknown_name
+from core.plugins import Plugin
+from core.sources import source_digests
+from datasets.base import Dataset, ImagePool
+from datasets.loading import load_pool
+from federation.models.base import Model
+from federation.models.module import Module
+from federation.settings import Public, Training, Watch
+from federation.task import task_of
+from leaderboard.jobs import Job, Locations
+from leaderboard.record import SCHEMA_VERSION, CellSpec, PluginSpec, TrainingSpec, key_of
+from leaderboard.training import public_of, splits_of
+from suites.schema import AttackEntry, DefenseEntry, Entry, Suite
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line adds to a suite."""
+
+    run: Path
+    device: str = "cpu"
+    plugin_files: tuple[str, ...] = ()
+    lpips_weights: str = ""
+    download: bool = False
+    fresh_keys: bool = False
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All jobs of a run: the trainings, and the cells that wait for them."""
+
+    suite: Suite
+    trainings: tuple[Job, ...]
+    cells: tuple[Job, ...]
+    publics: dict[str, Public]
+
+
+def select(
+    suite: Suite,
+    defenses: Sequence[str],
+    attacks: Sequence[str],
+    seeds: Sequence[int],
+    plugin_files: Sequence[str] = (),
+) -> Suite:
+    """The suite cut down to what was asked for; the control stays, since nothing can be ranked without it.
+
+    A name that the suite does not have but that is a known plugin joins with its default parameters;
+    so do the plugins of `--plugin` files.
+    """
+    extra = [entry for file in plugin_files for entry in registry.load_file(file)]
+    rows = list(suite.defenses)
+    columns = list(suite.attacks)
+    for name in [*defenses, *(e["name"] for e in extra if e["kind"] == "defense")]:
+        if name not in [row.title for row in rows]:
+            _known("defense", name, [row.title for row in rows])
+            rows.append(DefenseEntry(name=name))
+    for name in [*attacks, *(e["name"] for e in extra if e["kind"] == "attack")]:
+        if name not in [column.title for column in columns]:
+            entry = _known("attack", name, [column.title for column in columns])
+            threat = "client" if entry["goal"] == "membership" else "server"
+            columns.append(AttackEntry(name=name, threats=(threat,)))
+    if defenses:
+        rows = [row for row in rows if row.title in (*defenses, suite.control)]
+    if attacks:
+        columns = [column for column in columns if column.title in attacks]
+    update = {"defenses": tuple(rows), "attacks": tuple(columns), "seeds": tuple(seeds) or suite.seeds}
+    return Suite.model_validate(suite.model_copy(update=update).model_dump())
+
+
+def _known(kind: str, name: str, titles: list[str]) -> dict[str, Any]:
+    known = registry.entries(kind)
+    if name not in known:
+        raise unknown_name(kind, name, [*titles, *(n for n in known if n not in titles)])
+    return known[name]
+
+
+def make_plan(suite: Suite, options: Options) -> Plan:
+    """All jobs of a suite. Loads the data and checks everything that can be checked before work begins."""
+    trainings: list[Job] = []
+    cells: list[Job] = []
+    publics: dict[str, Public] = {}
+    for data_entry in suite.datasets:
+        dataset = _dataset(data_entry, options.download)
+        pool = load_pool(dataset)
+        digest = pool.digest()
+        for defense in suite.defenses:
+            for seed in suite.seeds:
+                job = _training_job(suite, data_entry, dataset, digest, defense, seed, options)
+                publics[job.training_key] = _check(job, pool)
+                trainings.append(job)
+                cells += _cells(suite, job)
+    return Plan(suite, tuple(trainings), tuple(cells), publics)
+
+
+def _dataset(entry: Entry, download: bool) -> Dataset:
+    dataset = cast(Dataset, registry.create("dataset", entry.name, entry.params))
+    if download and "download" in dataset.location_fields:
+        dataset = dataset.model_copy(update={"download": True})
+    return dataset
+
+
+def _model(entry: Entry) -> Model:
+    model = cast(Model, registry.create("model", entry.name, entry.params))
+    return model.pinned() if isinstance(model, Module) else model
+
+
+def _spec(entry: Entry, plugin: Plugin) -> PluginSpec:
+    return PluginSpec(label=entry.title, name=plugin.name, parameters=plugin.identity())
+
+
+def _file(kind: str, name: str) -> str:
+    return str(registry.find(kind, name)["file"])
+
+
+def _training_job(
+    suite: Suite, data: Entry, dataset: Dataset, digest: str, defense: DefenseEntry, seed: int, options: Options
+) -> Job:
+    model_entry = defense.model or suite.model
+    model = _model(model_entry)
+    given = {**suite.training.model_dump(mode="json"), **defense.training}
+    training = Training.parse(given, f"training of the defense '{defense.title}'")
+    spec = TrainingSpec(
+        dataset=_spec(data, dataset),
+        model=_spec(model_entry, model),
+        defense=_spec(defense, registry.create("defense", defense.name, defense.params)),
+        training=training.model_dump(mode="json"),
+        observe=suite.observe.model_dump(mode="json"),
+        seed=seed,
+        keys="fresh" if options.fresh_keys else "seeded",
+    )
+    roots = ["leaderboard.training", _file("dataset", dataset.name), _file("model", model.name)]
+    ingredients = {
+        "kind": "training",
+        "schema": SCHEMA_VERSION,
+        "modules": source_digests([*roots, _file("defense", spec.defense.name)]),
+        "torch": torch.__version__,
+        "device": options.device,
+        "spec": spec.model_dump(mode="json"),
+        "data": digest,
+    }
+    return Job(
+        run=str(options.run),
+        training=spec,
+        training_key=key_of(ingredients),
+        data_digest=digest,
+        locations=Locations(
+            dataset=dataset.location(),
+            model=model.location(),
+            lpips_weights=options.lpips_weights,
+            download=options.download,
+        ),
+        ingredients=ingredients,
+        plugin_files=options.plugin_files,
+        device=options.device,
+        time_limit=suite.time_limit,
+    )
+
+
+def _check(job: Job, pool: ImagePool) -> Public:
+    """What would fail later fails now, in one sentence: batches, targets, models that do not fit the images."""
+    public = public_of(job, pool, splits_of(job, pool))
+    Watch.model_validate(job.training.observe).check_targets(public.shard_sizes[0])
+    task_of(public)
+    return public
+
+
+def _cells(suite: Suite, training: Job) -> list[Job]:
+    """The cells on one training: a reconstruction attack has one for each observed round."""
+    jobs = []
+    for entry in suite.attacks:
+        attack = cast(Attack, registry.create("attack", entry.name, entry.params))
+        for threat in entry.threats:
+            for moment in suite.observe.rounds if attack.goal == "reconstruction" else (None,):
+                cell = CellSpec(
+                    training=training.training,
+                    attack=_spec(entry, attack),
+                    goal=attack.goal,
+                    threat=threat,
+                    moment=moment,
+                    known_labels=entry.known_labels,
+                    decoys=suite.decoys,
+                )
+                jobs.append(_cell_job(training, cell))
+    return jobs
+
+
+def _cell_job(training: Job, cell: CellSpec) -> Job:
+    """A cell's job with its two keys: the answer's (attack and view) and the record's (answer and metrics)."""
+    answer = {
+        "kind": "answer",
+        "schema": SCHEMA_VERSION,
+        "training": training.training_key,
+        "modules": source_digests(["leaderboard.sandbox", _file("attack", cell.attack.name)]),
+        "torch": torch.__version__,
+        "cell": cell.model_dump(mode="json", exclude={"training", "decoys"}),
+    }
+    metrics = [e["file"] for e in registry.entries("metric").values() if e["goal"] == cell.goal]
+    ingredients = {
+        "kind": "cell",
+        "schema": SCHEMA_VERSION,
+        "answer": answer,
+        "training": training.ingredients,
+        "metrics": source_digests(["leaderboard.cell", *metrics]),
+        "decoys": cell.decoys,
+        "lpips": bool(training.locations.lpips_weights or training.locations.download),
+    }
+    update = {"cell": cell, "answer_key": key_of(answer), "key": key_of(ingredients), "ingredients": ingredients}
+    return training.model_copy(update=update)

@@ -1,0 +1,57 @@
+"""Where and with what something was computed."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import platform
+import subprocess
+from functools import cache
+from pathlib import Path
+
+from core.registry import ROOT
+from leaderboard.record import Provenance
+
+PACKAGES = ("torch", "torchvision", "numpy", "scipy", "scikit-learn", "lpips", "cryptography", "pydantic")
+
+
+def _git(*arguments: str) -> str | None:
+    try:
+        done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+@cache
+def commit() -> tuple[str | None, bool | None]:
+    """The git commit of the checkout and whether it has uncommitted changes; None outside git."""
+    head = _git("rev-parse", "HEAD")
+    changes = _git("status", "--porcelain", "--untracked-files=no")
+    return head, None if changes is None else bool(changes)
+
+
+@cache
+def processor() -> str:
+    """The name of the CPU."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def provenance(device: str, data_digest: str) -> Provenance:
+    """The provenance of something computed now, here."""
+    head, dirty = commit()
+    versions = {name: importlib.metadata.version(name) for name in PACKAGES}
+    return Provenance(
+        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        commit=head,
+        dirty=dirty,
+        versions={"python": platform.python_version(), **versions},
+        platform=platform.system().lower() + "-" + platform.machine(),
+        processor=processor(),
+        device=device,
+        data_digest=data_digest,
+    )

@@ -1,0 +1,179 @@
+"""The protocol's ranking: the worst attack, chosen on one half of the targets and reported on the other, and ties."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from leaderboard.record import Record
+from leaderboard.statistics import Interval, bootstrap_mean, paired_difference, split_halves
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+#: seed of all bootstrap draws: tables of the same records are the same
+STATISTICS_SEED = 2022
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What one attack achieved on one defense: per-item values by metric, over all seeds.
+
+    For reconstruction an item is a target image; `strata` tells its seed. For membership the values are
+    the attack's scores under `score`, and `member` is the truth.
+    """
+
+    attack: str
+    moment: str | None
+    values: Mapping[str, Floats]
+    strata: Ints
+    records: tuple[Record, ...]
+
+    def take(self, rows: Ints) -> Evidence:
+        """The same evidence on some of the items."""
+        values = {name: column[rows] for name, column in self.values.items()}
+        return Evidence(self.attack, self.moment, values, self.strata[rows], self.records)
+
+    def mean(self, metric: str) -> float | None:
+        """The mean of a per-item metric, None where it could not be had."""
+        return float(self.values[metric].mean()) if metric in self.values else None
+
+
+def gather(records: Sequence[Record]) -> list[Evidence]:
+    """The evidence of one defense under one threat, an entry an attack and observed round; only cells that worked."""
+    groups: dict[tuple[str, str | None], list[Record]] = {}
+    for record in records:
+        if record.status == "ok":
+            groups.setdefault((record.cell.attack.label, record.cell.moment), []).append(record)
+    return [_evidence(label, moment, group) for (label, moment), group in groups.items()]
+
+
+def _evidence(label: str, moment: str | None, group: list[Record]) -> Evidence:
+    group = sorted(group, key=lambda record: record.cell.training.seed)
+    sizes = [len(record.target_indices) for record in group]
+    strata = np.repeat([record.cell.training.seed for record in group], sizes).astype(np.int64)
+    values: dict[str, Floats] = {}
+    if group[0].cell.goal == "membership":
+        values["score"] = np.concatenate([np.asarray(record.member_scores, float) for record in group])
+        values["member"] = np.concatenate([np.asarray(record.members, float) for record in group])
+        values["decision"] = np.concatenate([np.asarray(record.decisions, float) for record in group])
+    else:
+        for name in group[0].scores:
+            columns = [record.scores[name].per_item if name in record.scores else [] for record in group]
+            if [len(column) for column in columns] == sizes:
+                values[name] = np.concatenate([np.asarray(column, float) for column in columns])
+    return Evidence(label, moment, values, strata, tuple(group))
+
+
+def halves(evidence: Evidence) -> tuple[Ints, Ints]:
+    """The items on which the worst attack is chosen, and those on which it is reported, half of each seed's."""
+    choose, report = [], []
+    for seed in np.unique(evidence.strata):
+        rows = np.flatnonzero(evidence.strata == seed)
+        first, second = split_halves(len(rows), STATISTICS_SEED)
+        choose.append(rows[first])
+        report.append(rows[second])
+    return np.concatenate(choose), np.concatenate(report)
+
+
+def reconstruction_harm(evidence: Evidence) -> tuple[float, float, float]:
+    """Harm in the protocol's order: identified, then LPIPS (less is worse), then PSNR."""
+    lpips = evidence.mean("lpips")
+    return evidence.mean("identified") or 0.0, -(lpips if lpips is not None else 0.0), evidence.mean("psnr") or 0.0
+
+
+def membership_harm(evidence: Evidence) -> tuple[float]:
+    """Harm by the AUC, the mean over seeds."""
+    return (mean_auc(evidence),)
+
+
+def auc(scores: Floats, members: Floats) -> float:
+    """Mann-Whitney AUC with mid-ranks for ties; 0.5 where a class is missing."""
+    positive = int(members.sum())
+    negative = len(members) - positive
+    if not positive or not negative:
+        return 0.5
+    _, inverse, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
+    return float((ranks[members > 0].sum() - positive * (positive + 1) / 2) / (positive * negative))
+
+
+def mean_auc(evidence: Evidence) -> float:
+    """The mean over seeds of the AUC."""
+    found = []
+    for seed in np.unique(evidence.strata):
+        rows = evidence.strata == seed
+        found.append(auc(evidence.values["score"][rows], evidence.values["member"][rows]))
+    return float(np.mean(found))
+
+
+def auc_draws(evidence: Evidence, draws: int = 1000) -> Floats:
+    """Bootstrap draws of the mean AUC: items resampled within each seed and class, the same rows for equal strata.
+
+    Two attacks on the same candidates get the same resamples, so differences of draws are paired.
+    """
+    generator = np.random.default_rng(STATISTICS_SEED)
+    groups = [
+        np.flatnonzero((evidence.strata == seed) & (evidence.values["member"] == member))
+        for seed in np.unique(evidence.strata)
+        for member in (0.0, 1.0)
+    ]
+    found = np.empty(draws)
+    for draw in range(draws):
+        rows = np.concatenate([generator.choice(group, len(group)) for group in groups if len(group)])
+        found[draw] = mean_auc(evidence.take(rows))
+    return found
+
+
+def percentile_interval(draws: Floats, confidence: float = 0.95) -> Interval:
+    """The central interval of bootstrap draws."""
+    low, high = np.quantile(draws, [(1 - confidence) / 2, (1 + confidence) / 2])
+    return Interval(float(low), float(high))
+
+
+def worst(
+    candidates: Sequence[Evidence], harm: Callable[[Evidence], tuple[float, ...]]
+) -> tuple[Evidence, Evidence] | None:
+    """The attack that did most harm on the choosing half: (on the reporting half, on all items)."""
+    if not candidates:
+        return None
+    choose, report = halves(candidates[0])
+    chosen = max(candidates, key=lambda evidence: harm(evidence.take(choose)))
+    return chosen.take(report), chosen
+
+
+def mean_interval(values: Floats, strata: Ints) -> Interval:
+    """Bootstrap interval of a mean over targets, stratified by seed."""
+    return bootstrap_mean(values, strata.tolist(), seed=STATISTICS_SEED)
+
+
+def separated(first: Mapping[str, Floats], second: Mapping[str, Floats], strata: Ints) -> bool:
+    """Whether two defenses differ in any criterion: its paired interval on the same targets leaves out 0."""
+    for name in first:
+        if name not in second:
+            continue
+        interval = paired_difference(first[name], second[name], strata.tolist(), seed=STATISTICS_SEED)
+        if not interval.low <= 0 <= interval.high:
+            return True
+    return False
+
+
+def ranks(ordered: Sequence[str], differ: Callable[[str, str], bool]) -> dict[str, int]:
+    """Competition ranks (1, 1, 3) of defenses, ordered from least harm.
+
+    One that does not differ from the first of the current group shares its rank.
+
+    >>> ranks(["a", "b", "c"], lambda x, y: {x, y} != {"a", "b"})
+    {'a': 1, 'b': 1, 'c': 3}
+    """
+    found: dict[str, int] = {}
+    leader = None
+    for position, name in enumerate(ordered):
+        if leader is None or differ(leader, name):
+            leader = name
+            found[name] = position + 1
+        else:
+            found[name] = found[leader]
+    return found

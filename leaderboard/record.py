@@ -1,0 +1,161 @@
+"""The record: the scored outcome of one cell, as JSON, validated, versioned.
+
+Stability: a field never changes its meaning; new fields are optional; a metric whose definition
+changes gets a new version. "The same record" means equal but for `cost`, `provenance` and the
+training's seconds.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal
+
+from pydantic import Field, JsonValue
+
+from core.plugins import Settings
+from core.registry import ROOT
+from core.seeds import digest_of
+
+SCHEMA_VERSION = 1
+SCHEMA_FILE = ROOT / "leaderboard" / "record.schema.json"
+Status = Literal["ok", "failed", "timeout", "crashed", "skipped"]
+
+
+class PluginSpec(Settings):
+    """A plugin with all its validated parameters, under the label that the suite gave it."""
+
+    label: str
+    name: str
+    parameters: dict[str, JsonValue]
+
+
+class TrainingSpec(Settings):
+    """What defines one training run."""
+
+    dataset: PluginSpec
+    model: PluginSpec
+    defense: PluginSpec
+    training: dict[str, JsonValue]
+    observe: dict[str, JsonValue]
+    seed: int
+    keys: Literal["seeded", "fresh"] = "seeded"
+
+
+class CellSpec(Settings):
+    """What defines one cell: a training, and an attack on it under a threat."""
+
+    training: TrainingSpec
+    attack: PluginSpec
+    goal: str
+    threat: str
+    moment: str | None = Field(description="observed round (first, middle, last); null where the whole run is attacked")
+    known_labels: bool = False
+    decoys: int = 999
+
+    @property
+    def slug(self) -> str:
+        """A readable name for files: dataset, defense, attack, threat, moment, seed."""
+        t = self.training
+        parts = [t.dataset.label, t.defense.label, self.attack.label, self.threat, self.moment or "run", f"s{t.seed}"]
+        return "--".join("".join(c if c.isalnum() or c in "+-._@" else "_" for c in part) for part in parts)
+
+
+class ScoreRecord(Settings):
+    """One metric's outcome; `value` is null with the reason where it could not be had."""
+
+    value: float | None
+    unit: str = ""
+    version: int = 1
+    reason: str = ""
+    per_item: list[float] = Field(default_factory=list, description="one value an image or record")
+    details: dict[str, float] = Field(default_factory=dict)
+
+
+class TrainingSummary(Settings):
+    """What the training was like: utility, time by phase, bytes by message kind."""
+
+    key: str
+    accuracy: float | None = Field(description="test accuracy of the final global model, 0 to 1")
+    test_records: int = Field(description="how many test images the accuracy is over")
+    train_accuracy: float | None = Field(description="accuracy on the members, 0 to 1")
+    rounds: int
+    client_rounds: int = Field(description="sum over rounds of the number of clients that took part")
+    parameters: int = Field(description="number of trained values")
+    diverged: bool = Field(description="whether the final model holds a non-finite value")
+    observed: dict[str, int] = Field(description="moment -> round index")
+    bytes_by_kind: dict[str, int] = Field(description="bytes sent in all training rounds, by message kind")
+    claims: dict[str, JsonValue] = Field(default_factory=dict, description="what the defense claims, in numbers")
+    seconds: dict[str, float] = Field(description="wall seconds by role/phase, sum over training rounds and set-up")
+    cpu_seconds: dict[str, float] = Field(description="CPU seconds by role/phase")
+    wall_seconds: float = Field(description="wall seconds of the whole training")
+
+
+class Cost(Settings):
+    """What the attack took."""
+
+    wall_seconds: float
+    cpu_seconds: float
+    peak_memory_mib: float
+
+
+class Provenance(Settings):
+    """Where and with what the record was made."""
+
+    created: str
+    commit: str | None
+    dirty: bool | None
+    versions: dict[str, str]
+    platform: str
+    processor: str
+    device: str
+    data_digest: str = Field(description="SHA-256 over decoded pixels and labels in index order")
+
+
+class Record(Settings):
+    """The scored outcome of one cell. Never NaN: null and a status or reason."""
+
+    schema_version: int = SCHEMA_VERSION
+    key: str = Field(description="SHA-256 of the ingredients")
+    ingredients: dict[str, JsonValue]
+    cell: CellSpec
+    status: Status
+    reason: str = ""
+    traceback: str = ""
+    scores: dict[str, ScoreRecord] = Field(default_factory=dict)
+    target_indices: list[int] = Field(
+        default_factory=list, description="dataset indices of what was attacked, in order"
+    )
+    members: list[bool] = Field(
+        default_factory=list, description="membership: the truth, in the order of target_indices"
+    )
+    member_scores: list[float] = Field(default_factory=list, description="membership: the attack's scores")
+    decisions: list[bool] = Field(default_factory=list, description="membership: the attack's decisions")
+    reconstructions: str = Field("", description="file beside the record with the reconstructed images")
+    flags: list[str] = Field(default_factory=list)
+    diagnostics: dict[str, float] = Field(default_factory=dict)
+    budget: dict[str, JsonValue] = Field(default_factory=dict)
+    training: TrainingSummary | None = None
+    cost: Cost | None = None
+    provenance: Provenance | None = None
+
+    def comparable(self) -> dict[str, Any]:
+        """The record without time, memory and provenance: equal for equal runs."""
+        data = self.model_dump(mode="json", exclude={"cost", "provenance", "traceback"})
+        if data["training"]:
+            for field in ("seconds", "cpu_seconds", "wall_seconds"):
+                del data["training"][field]
+        return data
+
+    def to_json(self) -> str:
+        """The text of the record's file."""
+        return json.dumps(self.model_dump(mode="json"), indent=1, allow_nan=False) + "\n"
+
+
+def key_of(ingredients: dict[str, Any]) -> str:
+    """The key of a training or a cell: the hash of its ingredients."""
+    return digest_of("key", SCHEMA_VERSION, ingredients)
+
+
+def schema_text() -> str:
+    """The published JSON Schema of a record."""
+    return json.dumps(Record.model_json_schema(), indent=1, sort_keys=True) + "\n"

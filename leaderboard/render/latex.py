@@ -1,0 +1,79 @@
+"""Tables as booktabs LaTeX."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+from leaderboard.render.shared import RAISED, plain, remarks
+from leaderboard.table import NOTHING, Cell, Column, Row, Table
+
+_GREEK = "alpha beta gamma delta zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau upsilon chi psi omega"
+_GREEK_CAPITALS = "Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega"
+_LATEX = {
+    **{char: "\\" + char for char in "&%$#_{}"},
+    **{char: f"${char}$" for char in "<>|"},
+    **{char: f"{{{char}}}" for char in "[]*"},  # at the start of a line, \\ would take a bare one as its argument
+    **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "`": r"\textasciigrave{}"},
+    **{'"': "''", "‘": "`", "’": "'", "“": "``", "”": "''", "…": r"\ldots{}", "−": "$-$", "°": r"$^\circ$"},
+    **{"–": r"\textendash{}", "—": r"\textemdash{}", "≤": r"$\leq$", "≥": r"$\geq$", "±": r"$\pm$", "≈": r"$\approx$"},
+    **{"×": r"$\times$", "·": r"$\cdot$", "∞": r"$\infty$", "√": r"$\surd$", "µ": r"$\mu$"},
+    **{"↑": r"$\uparrow$", "↓": r"$\downarrow$", "→": r"$\rightarrow$", "ε": r"$\varepsilon$", "φ": r"$\varphi$"},
+    **{char: f"$\\{name}$" for char, name in zip("αβγδζηθικλμνξπρστυχψω", _GREEK.split(), strict=True)},
+    **{char: f"$\\{name}$" for char, name in zip("ΓΔΘΛΞΠΣΦΨΩ", _GREEK_CAPITALS.split(), strict=True)},
+    **{char: rf"\textsuperscript{{{digit}}}" for digit, char in enumerate(RAISED)},
+}
+
+
+def _latex(text: str) -> str:
+    """Text for pdflatex: what it knows stays, signs become commands, the rest its nearest ASCII or a question mark."""
+
+    def known(char: str) -> str:
+        if char in _LATEX:
+            return _LATEX[char]
+        if char.isascii() or (char < "\u0180" and char.isalpha()):
+            return char
+        near = "".join(_LATEX.get(c, c) for c in unicodedata.normalize("NFKD", char) if c.isascii())
+        return near or ("" if unicodedata.combining(char) else "?")
+
+    # two hyphens (--fresh-keys) would print as a dash
+    return re.sub("-(?=-)", "-{}", "".join(map(known, plain(text))))
+
+
+def _latex_cell(cell: Cell, column: Column, mark: str) -> str:
+    main, interval = cell.main(column), cell.interval(column).replace(NOTHING, r"\cdot")
+    if cell.is_number and cell.text is None:
+        number = rf"\mathbf{{{main}}}" if cell.best else main
+        return f"${number}" + (rf"_{{\,{interval}}}" if interval else "") + f"${mark}"
+    return (rf"\textbf{{{_latex(main)}}}" if cell.best else _latex(main)) + mark
+
+
+def to_latex(table: Table) -> str:
+    r"""A `table` float (needs `booktabs`): the best bold, intervals as subscripts, unranked rows below a rule."""
+    marks = table.footnotes()
+
+    def line(row: Row) -> str:
+        pairs = [(row.cell(column), column) for column in table.columns]
+        raised = [rf"\textsuperscript{{{marks[cell.note]}}}" if cell.note else "" for cell, _ in pairs]
+        return " & ".join(_latex_cell(*pair, mark) for pair, mark in zip(pairs, raised, strict=True)) + r" \\"
+
+    body = []
+    for section, ranked, muted in table.groups():
+        title = [rf"\multicolumn{{{len(table.columns)}}}{{l}}{{\textit{{{_latex(section)}}}}} \\"] if section else []
+        body += [
+            r"\midrule",
+            *title,
+            *map(line, ranked),
+            *([r"\midrule"] if ranked and muted else []),
+            *map(line, muted),
+        ]
+    form = "".join("r" if table.is_numeric(column) else "l" for column in table.columns)
+    header = " & ".join(_latex(column.header) for column in table.columns) + r" \\"
+    caption = ". ".join(_latex(text) for text in (table.title, table.caption) if text)
+    beneath = [(rf"\textsuperscript{{{mark}}} " if mark else "") + _latex(text) for mark, text in remarks(table)]
+    return "\n".join(
+        [r"\begin{table}[t]", r"\centering", rf"\caption{{{caption}}}"]
+        + [rf"\begin{{tabular}}{{@{{}}{form}@{{}}}}", r"\toprule", header, *body, r"\bottomrule", r"\end{tabular}"]
+        + [rf"\par\smallskip{{\footnotesize {remark}\par}}" for remark in beneath]
+        + [r"\end{table}", ""]
+    )

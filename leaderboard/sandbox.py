@@ -1,0 +1,179 @@
+"""Runs an attack in a process of its own that has never held the truth.
+
+The child comes from the fork server, so its memory holds our code and what it is handed (view, auxiliary images,
+candidates, a seed of its own), and nothing of the federation. While the attack runs, opening a file of the run or one
+that held the data is refused. This catches mistakes and lazy cheating; it is no jail for malicious code.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import resource
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from attacks.base import (
+    Attack,
+    Knowledge,
+    MembershipAnswer,
+    MembershipAttack,
+    MembershipTask,
+    ReconstructionAnswer,
+    ReconstructionAttack,
+    ReconstructionTask,
+)
+from core import registry
+from core.errors import Unsupported
+from leaderboard.processes import context, one_thread
+from leaderboard.record import Cost
+
+Answer = ReconstructionAnswer | MembershipAnswer
+AttackTask = ReconstructionTask | MembershipTask
+
+
+class AttackFailed(Exception):
+    """The attack raised; carries its traceback for the record."""
+
+    def __init__(self, reason: str, trace: str = "") -> None:
+        super().__init__(reason)
+        self.trace = trace
+
+
+class Cheating(Exception):
+    """The attack opened a file that its threat model does not give it."""
+
+
+@dataclass(frozen=True)
+class Errand:
+    """What the child is handed: no truth, no base seed, no run folder but as something forbidden."""
+
+    plugin_files: tuple[str, ...]
+    attack: Attack
+    knowledge: Knowledge
+    task: AttackTask
+    forbidden: tuple[str, ...]
+
+
+_opened: set[str] | None = None
+_forbidden: tuple[str, ...] = ()
+
+
+def _audit(event: str, arguments: tuple[Any, ...]) -> None:
+    """Python's audit hook: notes opened files while `opened_files` runs, refuses forbidden ones during an attack."""
+    if event != "open" or (_opened is None and not _forbidden) or not isinstance(arguments[0], str | bytes):
+        return
+    path = os.path.realpath(os.fsdecode(arguments[0]))
+    if _opened is not None:
+        _opened.add(path)
+    for refused in _forbidden:
+        if path == refused or path.startswith(refused + os.sep):
+            raise Cheating(f"the attack opened {Path(path).name}, which its view does not hold")
+
+
+_hooked = False
+
+
+def _hook() -> None:
+    global _hooked
+    if not _hooked:  # an audit hook cannot be removed, so there is one a process
+        sys.addaudithook(_audit)
+        _hooked = True
+
+
+@contextmanager
+def opened_files() -> Iterator[set[str]]:
+    """The data files opened in the block (not Python's own sources and libraries)."""
+    global _opened
+    _hook()
+    _opened = set()
+    found: set[str] = set()
+    try:
+        yield found
+    finally:
+        code = (".py", ".pyc", ".so", ".pyi", ".json", ".toml", ".txt")
+        found |= {path for path in _opened if Path(path).is_file() and not path.endswith(code)}
+        _opened = None
+
+
+def _child(parcel: bytes, pipe: Connection, lifeline: Connection) -> None:
+    """Child process: run the attack, send back ("ok" | "unsupported" | "failed", ...)."""
+    global _forbidden
+    threading.Thread(target=_die_with_parent, args=(lifeline,), daemon=True).start()
+    one_thread()
+    try:
+        errand = _unpack(parcel)
+        _hook()
+        _forbidden = errand.forbidden
+        wall, cpu = time.perf_counter(), time.process_time()
+        answer = _run(errand)
+        used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024 if sys.platform != "darwin" else 1024**2)
+        cost = Cost(
+            wall_seconds=time.perf_counter() - wall, cpu_seconds=time.process_time() - cpu, peak_memory_mib=used
+        )
+        pipe.send_bytes(pickle.dumps(("ok", answer, cost)))
+    except Unsupported as reason:
+        pipe.send_bytes(pickle.dumps(("unsupported", str(reason), "")))
+    except BaseException as error:
+        reason_text = f"{type(error).__name__}: {error}"
+        pipe.send_bytes(pickle.dumps(("failed", reason_text, traceback.format_exc())))
+
+
+def _unpack(parcel: bytes) -> Errand:
+    files, body = pickle.loads(parcel)  # made by our own parent process a moment ago
+    for file in files:
+        registry.load_file(file)
+    errand: Errand = pickle.loads(body)
+    return errand
+
+
+def _die_with_parent(lifeline: Connection) -> None:
+    """The fork server is this process's parent, so a killed worker must be noticed by its closed pipe."""
+    with suppress(EOFError, OSError):
+        lifeline.recv_bytes()
+    os._exit(1)
+
+
+def _progress(line: str) -> None:
+    print(line, flush=True)
+
+
+def _run(errand: Errand) -> Answer:
+    knowledge = replace(errand.knowledge, progress=_progress)
+    if isinstance(errand.attack, ReconstructionAttack) and isinstance(errand.task, ReconstructionTask):
+        return errand.attack.reconstruct(knowledge, errand.task)
+    if isinstance(errand.attack, MembershipAttack) and isinstance(errand.task, MembershipTask):
+        return errand.attack.infer(knowledge, errand.task)
+    raise TypeError(f"the attack '{errand.attack.name}' cannot do a {type(errand.task).__name__}")
+
+
+def run_attack(errand: Errand) -> tuple[Answer, Cost]:
+    """Run an attack in a fresh process; raises `Unsupported` or `AttackFailed`."""
+    parcel = pickle.dumps((errand.plugin_files, pickle.dumps(errand)))
+    ours, theirs = context().Pipe(duplex=False)
+    their_lifeline, our_lifeline = context().Pipe(duplex=False)
+    child = context().Process(target=_child, args=(parcel, theirs, their_lifeline))  # type: ignore[attr-defined]
+    child.start()
+    theirs.close()
+    their_lifeline.close()
+    try:
+        outcome, first, second = pickle.loads(ours.recv_bytes())
+    except EOFError:
+        child.join()
+        raise AttackFailed(f"the attack's process died (exit code {child.exitcode})") from None
+    finally:
+        our_lifeline.close()
+        child.join()
+    if outcome == "unsupported":
+        raise Unsupported(first)
+    if outcome == "failed":
+        raise AttackFailed(first, second)
+    return first, second

@@ -1,0 +1,143 @@
+"""The score: the only place where the truth meets an attack's answer, after the attack has returned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from attacks.base import MembershipAnswer, ReconstructionAnswer
+from core import registry
+from core.seeds import derive_seed
+from datasets.base import ImagePool
+from datasets.loading import load_pool
+from datasets.splits import Splits
+from federation.settings import Watch, client_name
+from federation.task import task_of
+from federation.view import Threat, parse_threat
+from leaderboard.jobs import Job
+from leaderboard.record import ScoreRecord
+from leaderboard.sandbox import Answer, AttackFailed
+from leaderboard.training import load_model, load_public, load_summary, splits_of
+from metrics.base import MembershipMetric, MembershipTruth, Metric, ReconstructionMetric, ReconstructionTruth, Score
+from metrics.matching import match, sanitise
+
+
+@dataclass(frozen=True)
+class _Truth:
+    pool: ImagePool
+    splits: Splits
+
+
+def score(job: Job, answer: Answer) -> dict[str, Any]:
+    """The scores of an answer, as fields of the record. Called only after the attack has returned."""
+    pool = load_pool(job.make_dataset())
+    truth = _Truth(pool, splits_of(job, pool))
+    if isinstance(answer, MembershipAnswer):
+        return _score_membership(job, answer, truth)
+    return _score_reconstruction(job, answer, truth)
+
+
+def _metrics(job: Job, goal: str) -> list[Metric]:
+    """All metrics of a goal, told where the LPIPS weights are."""
+    where = {"weights": job.locations.lpips_weights, "download": job.locations.download}
+    found: list[Metric] = []
+    for name, entry in registry.entries("metric").items():
+        if entry["goal"] == goal:
+            given = {k: v for k, v in where.items() if k in entry["parameters"]}
+            found.append(cast(Metric, registry.create("metric", name, given)))
+    return found
+
+
+def _as_record(metric: Metric, score: Score) -> ScoreRecord:
+    return ScoreRecord(
+        value=score.value,
+        unit=metric.unit,
+        version=metric.version,
+        reason=score.reason,
+        per_item=list(score.per_item),
+        details=dict(score.details),
+    )
+
+
+def _score_membership(job: Job, answer: MembershipAnswer, truth: _Truth) -> dict[str, Any]:
+    assert job.cell is not None
+    threat = parse_threat(job.cell.threat, len(truth.splits.shards))
+    indices, members = candidates(job, truth.splits, threat)
+    if len(answer.scores) != len(members):
+        raise AttackFailed(f"the attack must score {len(members)} candidates; given: {len(answer.scores)}")
+    given = MembershipTruth(answer.scores, answer.decisions, members)
+    return {
+        "scores": {
+            m.name: _as_record(m, m.score(given))
+            for m in _metrics(job, "membership")
+            if isinstance(m, MembershipMetric)
+        },
+        "target_indices": indices.tolist(),
+        "members": members.tolist(),
+        "member_scores": answer.scores.double().tolist(),
+        "decisions": answer.decisions.tolist(),
+        "flags": list(answer.flags),
+        "diagnostics": dict(answer.diagnostics),
+    }
+
+
+def _score_reconstruction(job: Job, answer: ReconstructionAnswer, truth: _Truth) -> dict[str, Any]:
+    assert job.cell is not None
+    assert job.cell.moment is not None
+    watch = Watch.model_validate(job.training.observe)
+    indices = truth.splits.shards[0][: watch.targets]
+    originals = truth.pool.take(indices).images
+    matched = [
+        images.cpu()[match(images.cpu(), original)]
+        for images, original in zip(answer.images, torch.split(originals, watch.probe_batch), strict=True)
+    ]
+    reconstruction, broken = sanitise(torch.cat(matched))
+    summary = load_summary(job.training_folder)
+    public = load_public(job.training_folder)
+    task = task_of(public)
+    model = load_model(job.training_folder, summary.observed[job.cell.moment])
+    given = ReconstructionTruth(
+        reconstruction=reconstruction,
+        original=originals,
+        mean=public.mean,
+        std=public.std,
+        reconstruction_logits=task.predict(model, reconstruction.clamp(0, 1)),
+        original_logits=task.predict(model, originals),
+        decoys=_decoys(job, truth, indices),
+    )
+    flags = [*answer.flags, *([f"{broken} images held non-finite pixels"] if broken else [])]
+    return {
+        "scores": {
+            m.name: _as_record(m, m.score(given))
+            for m in _metrics(job, "reconstruction")
+            if isinstance(m, ReconstructionMetric)
+        },
+        "target_indices": indices.tolist(),
+        "reconstructions": job.answer_file.name,
+        "flags": flags,
+        "diagnostics": dict(answer.diagnostics),
+    }
+
+
+def _decoys(job: Job, truth: _Truth, targets: Tensor) -> Tensor:
+    """Other members and auxiliary images among which `identified` looks, the same for all defenses."""
+    assert job.cell is not None
+    others = torch.cat([truth.splits.members, truth.splits.auxiliary])
+    others = others[~torch.isin(others, targets)]
+    generator = torch.Generator().manual_seed(derive_seed(job.training.seed, "decoys", job.training.dataset.label))
+    chosen = others[torch.randperm(len(others), generator=generator)[: job.cell.decoys]]
+    return truth.pool.take(chosen).images
+
+
+def candidates(job: Job, splits: Splits, threat: Threat) -> tuple[Tensor, Tensor]:
+    """Dataset indices (N,) and the truth (N,): members that no attacker holds, and all non-members, shuffled."""
+    held_out = [s for i, s in enumerate(splits.shards) if client_name(i) not in threat.parties]
+    members = torch.cat(held_out)
+    indices = torch.cat([members, splits.non_members])
+    truth = torch.arange(len(indices)) < len(members)
+    generator = torch.Generator().manual_seed(derive_seed(job.training.seed, "candidates", job.training.dataset.label))
+    order = torch.randperm(len(indices), generator=generator)
+    return indices[order], truth[order]

@@ -1,0 +1,138 @@
+"""The folder of a run: which records belong to it now, and the views that can be opened from it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+from core.errors import UserError, unknown_name
+from core.plugins import Settings
+from leaderboard.files import write_text
+from leaderboard.jobs import Job
+from leaderboard.plan import Plan
+from leaderboard.record import Record
+from leaderboard.table import Table
+
+MAX_RECORD_BYTES = 50_000_000
+
+
+class RunFile(Settings):
+    """`run.json`: what this run is. Stays on the machine; holds locations, so it is not for publishing."""
+
+    suite: str
+    description: str = ""
+    control: str
+    utility_gate: float
+    jobs: list[dict[str, Any]] = Field(description="the cells in the order of the plan")
+
+
+def save_run(folder: Path, plan: Plan) -> None:
+    """Note which cells this run consists of; records of older code stay in the folder but are not part of it."""
+    suite = plan.suite
+    jobs = [job.model_dump(mode="json", exclude={"ingredients", "run"}) for job in plan.cells]
+    run = RunFile(
+        suite=suite.name,
+        description=suite.description,
+        control=suite.control,
+        utility_gate=suite.utility_gate,
+        jobs=jobs,
+    )
+    write_text(folder / "run.json", run.model_dump_json())
+
+
+def read_record_file(path: Path) -> Record:
+    """A record from a file; anything else is one clear sentence."""
+    try:
+        if path.stat().st_size > MAX_RECORD_BYTES:
+            raise UserError(f"{path.name} is too large for a record: at most {MAX_RECORD_BYTES} bytes are read.")
+        return Record.model_validate_json(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"The record {path} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in problem["loc"]) or "the file"
+        raise UserError(f"{path.name} is not a record of this version: {where}: {problem['msg']}.") from None
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run's folder, opened."""
+
+    folder: Path
+    file: RunFile
+
+    @cached_property
+    def jobs(self) -> tuple[Job, ...]:
+        """The cells of this run."""
+        return tuple(Job.model_validate({**job, "run": str(self.folder)}) for job in self.file.jobs)
+
+    @cached_property
+    def records(self) -> tuple[Record, ...]:
+        """The records of this run that are there, in the order of its plan."""
+        return tuple(read_record_file(job.record_file) for job in self.jobs if job.record_file.exists())
+
+    @property
+    def older(self) -> int:
+        """How many records in the folder are of older code or other settings."""
+        current = {job.record_file.name for job in self.jobs}
+        return sum(path.name not in current for path in (self.folder / "records").glob("*.json"))
+
+    def rankings(self) -> list[Table]:
+        """The ranking tables of this run."""
+        from leaderboard.tables import ranking_tables
+
+        return ranking_tables(self.records, self.file.control, self.file.utility_gate)
+
+    def job_of(self, record: Record) -> Job | None:
+        """The job that made a record of this run."""
+        return next((job for job in self.jobs if job.key == record.key), None)
+
+
+def open_run(folder: Path) -> Run:
+    """Open a run's folder; one clear sentence where there is none."""
+    path = folder / "run.json"
+    try:
+        return Run(folder, RunFile.model_validate(json.loads(path.read_text(encoding="utf-8"))))
+    except FileNotFoundError:
+        raise UserError(
+            f"There is no run in {folder}: `run_benchmark.py run` makes one; --out names its folder."
+        ) from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} is not the file of a run ({type(error).__name__}): run the suite again.") from None
+
+
+def load_view(run: str | Path, threat: str, *, defense: str = "", dataset: str = "", seed: int | None = None) -> Any:
+    """The view of a threat on a kept training of a run, for a notebook: `load_view("runs/quick", "server")`.
+
+    Without `defense`, `dataset` or `seed`, the first of the run is taken.
+    """
+    from datasets.loading import load_pool
+    from federation.settings import client_name
+    from federation.view import parse_threat
+    from leaderboard.training import open_view, splits_of
+
+    jobs = open_run(Path(run)).jobs
+    for given, name, titles in (
+        (defense, "defense", [job.training.defense.label for job in jobs]),
+        (dataset, "dataset", [job.training.dataset.label for job in jobs]),
+    ):
+        if given and given not in titles:
+            raise unknown_name(f"{name} in this run", given, sorted(set(titles)))
+    fits = [
+        job
+        for job in jobs
+        if defense in ("", job.training.defense.label)
+        and dataset in ("", job.training.dataset.label)
+        and seed in (None, job.training.seed)
+        and job.training_folder.is_dir()
+    ]
+    if not fits:
+        raise UserError(f"No finished training in {run} fits defense '{defense}', dataset '{dataset}', seed {seed}.")
+    pool = load_pool(fits[0].make_dataset())
+    shards = {client_name(i): pool.take(s) for i, s in enumerate(splits_of(fits[0], pool).shards)}
+    return open_view(fits[0].training_folder, parse_threat(threat, len(shards)), shards)

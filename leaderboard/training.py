@@ -1,0 +1,153 @@
+"""One training: run the federation, measure it, keep all that views and scores need."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from datasets.base import ImagePool, LabelledImages
+from datasets.loading import load_pool
+from datasets.splits import Splits, make_splits
+from federation.payload import Parameters
+from federation.rounds import Federation, Outcome
+from federation.settings import Public, Training, Watch, client_name
+from federation.task import task_of
+from federation.transcript import Transcript
+from federation.view import Threat, View, limiter
+from leaderboard.files import whole_folder
+from leaderboard.jobs import Job
+from leaderboard.record import TrainingSummary
+from metrics.accuracy import accuracy
+
+
+def splits_of(job: Job, pool: ImagePool) -> Splits:
+    """The four parts and the shards of this job's data, from its seed."""
+    training = Training.model_validate(job.training.training)
+    return make_splits(
+        pool,
+        seed=job.training.seed,
+        clients=training.clients,
+        partition=training.partition,
+        alpha=training.alpha,
+    )
+
+
+def public_of(job: Job, pool: ImagePool, splits: Splits) -> Public:
+    """The public settings of this job's federation; refuses batches that do not fit the shards."""
+    training = Training.model_validate(job.training.training)
+    sizes = [len(shard) for shard in splits.shards]
+    training.check_shards(sizes)
+    dataset = job.make_dataset()
+    mean, std = dataset.normalisation(pool.shape[0])
+    return Public(
+        defense=job.training.defense.name,
+        parameters=job.training.defense.parameters,
+        model=job.training.model.name,
+        model_parameters=job.make_model().parameters(),
+        shape=pool.shape,
+        classes=pool.classes,
+        mean=mean,
+        std=std,
+        training=training,
+        total_rounds=training.total_rounds(max(sizes)),
+        shard_sizes=tuple(sizes),
+    )
+
+
+def run_training(job: Job) -> None:
+    """Train, evaluate and keep; the folder appears only when everything in it is complete."""
+    started = time.perf_counter()
+    pool = load_pool(job.make_dataset())
+    splits = splits_of(job, pool)
+    public = public_of(job, pool, splits)
+    shards = {client_name(index): pool.take(shard) for index, shard in enumerate(splits.shards)}
+    watch = Watch.model_validate(job.training.observe)
+    fresh = job.training.keys == "fresh"
+    outcome = Federation(
+        job.make_defense(), public, shards, watch, job.training.seed, fresh_keys=fresh, progress=_progress()
+    ).run()
+    summary = _summary(job, outcome, pool, splits, time.perf_counter() - started)
+    with whole_folder(job.training_folder) as folder:
+        outcome.transcript.save(folder)
+        save_file(_flat({**outcome.models, "final": outcome.model}), str(folder / "models.safetensors"))
+        (folder / "public.json").write_text(public.model_dump_json())
+        secrets = {party: secret.hex() for party, secret in outcome.secrets.items()}
+        (folder / "secrets.json").write_text(json.dumps(secrets))
+        (folder / "summary.json").write_text(json.dumps(summary.model_dump(mode="json"), allow_nan=False))
+
+
+def _progress() -> Any:
+    """A progress line into the log, ten times a training."""
+
+    def line(done: int, total: int) -> None:
+        if done % max(1, total // 10) == 0:
+            print(f"round {done} of {total}", flush=True)
+
+    return line
+
+
+def _summary(job: Job, outcome: Outcome, pool: ImagePool, splits: Splits, seconds: float) -> TrainingSummary:
+    task = task_of(outcome.public)
+    finite = all(bool(value.isfinite().all()) for value in outcome.model.values())
+
+    def share(indices: torch.Tensor) -> float | None:
+        data = pool.take(indices)
+        return accuracy(task.predict(outcome.model, data.images), data.labels) if len(data) else None
+
+    return TrainingSummary(
+        key=job.training_key,
+        accuracy=share(splits.test),
+        test_records=len(splits.test),
+        train_accuracy=share(splits.members),
+        rounds=outcome.public.total_rounds,
+        client_rounds=outcome.client_rounds,
+        parameters=sum(outcome.model[name].numel() for name in task.parameter_names),
+        diverged=not finite,
+        observed={moment: index for index, moment in outcome.observed.items()},
+        bytes_by_kind=dict(outcome.bytes_by_kind),
+        claims=job.make_defense().claims(outcome.public),
+        seconds=dict(outcome.seconds),
+        cpu_seconds=dict(outcome.cpu_seconds),
+        wall_seconds=seconds,
+    )
+
+
+def _flat(models: Mapping[Any, Parameters]) -> Parameters:
+    return {f"{when}/{name}": value.contiguous() for when, model in models.items() for name, value in model.items()}
+
+
+def load_summary(folder: Path) -> TrainingSummary:
+    """The summary of a kept training."""
+    return TrainingSummary.model_validate_json((folder / "summary.json").read_text())
+
+
+def load_public(folder: Path) -> Public:
+    """The public settings of a kept training."""
+    return Public.model_validate_json((folder / "public.json").read_text())
+
+
+def load_model(folder: Path, when: int | str) -> Parameters:
+    """The true global model at an observed round, or `final`. Only metrics may ask."""
+    prefix = f"{when}/"
+    tensors = load_file(str(folder / "models.safetensors"))
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+
+def open_view(folder: Path, threat: Threat, shards: Mapping[str, LabelledImages]) -> View:
+    """The view of a threat on a kept training; nothing outside the view is read from disk."""
+    secrets = json.loads((folder / "secrets.json").read_text())
+    transcript = Transcript.load(folder, keep=limiter(threat))
+    return View(
+        threat.name,
+        threat.parties,
+        load_public(folder),
+        transcript.observations,
+        {party: bytes.fromhex(secrets[party]) for party in threat.parties},
+        {party: shards[party] for party in threat.parties if party in shards},
+    )
