@@ -161,6 +161,10 @@ class Attack(Plugin):
         """Iterations, restarts and the like, for the record; equal for all defenses."""
         return {}
 
+    def work(self, problems: int) -> tuple[float, float]:
+        """For the estimate of `--dry-run`: (gradients of one probe, whole trainings) that the attack computes."""
+        return 0.0, 0.0
+
 
 class ReconstructionAttack(Attack):
     """Base of attacks that rebuild images."""

@@ -8,7 +8,14 @@ from functools import cache
 from multiprocessing.context import BaseContext
 
 #: imported once by the fork server, so that a child starts in milliseconds; no plugin among them
-PRELOAD = ["torch", "leaderboard.cell", "leaderboard.training"]
+PRELOAD = [
+    "torch",
+    "sklearn.datasets",
+    "sklearn.neural_network",
+    "scipy.optimize",
+    "leaderboard.cell",
+    "leaderboard.training",
+]
 
 
 @cache

@@ -123,7 +123,7 @@
   // following the same link twice changes no hash, and must still lead there
   document.addEventListener("click", function (event) {
     var link = event.target.closest("a[href^='#record=']");
-    if (link && link.getAttribute("href") === location.hash) { openNamed(); }
+    if (link && link.getAttribute("href") === location.hash) { event.preventDefault(); openNamed(); }
   });
-  openNamed();
+  window.addEventListener("load", openNamed); // not before: the browser's own jump would take the focus away
 })();

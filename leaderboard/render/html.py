@@ -14,7 +14,7 @@ def _html(text: str) -> str:
     return html.escape(plain(text), quote=True)
 
 
-def _html_cell(cell: Cell, column: Column, mark: int | None, first: bool) -> str:
+def _html_cell(cell: Cell, column: Column, mark: int | None, first: bool, numeric: bool) -> str:
     shown = f'<span class="value">{_html(cell.main(column))}</span>'
     interval = cell.interval(column)
     shown += f' <span class="interval">{_html(interval)}</span>' if interval else ""
@@ -22,7 +22,7 @@ def _html_cell(cell: Cell, column: Column, mark: int | None, first: bool) -> str
         shown = f'<a href="#record={quote(cell.link, safe="")}" data-record="{_html(cell.link)}">{shown}</a>'
     shown += f"<sup>{mark}</sup>" if mark is not None else ""
     names = ["number"] * cell.is_number + ["best"] * cell.best + ["instead"] * (cell.text is not None)
-    names += ["missing"] * (cell.value is None)
+    names += ["missing"] * (cell.value is None) + ["right"] * (numeric and not cell.is_number)
     sort = "" if cell.value is None else _html(str(cell.value))
     tag, scope = ("th", ' scope="row"') if first else ("td", "")
     return f'<{tag}{scope} class="{" ".join(names)}" data-sort="{sort}">{shown}</{tag}>'
@@ -33,7 +33,10 @@ def _html_rows(table: Table, rows: Iterable[Row], name: str) -> str:
     lines = []
     for row in rows:
         cells = [(row.cell(column), column) for column in table.columns]
-        shown = (_html_cell(c, column, marks.get(c.note), i == 0) for i, (c, column) in enumerate(cells))
+        shown = (
+            _html_cell(cell, column, marks.get(cell.note), i == 0, table.is_numeric(column))
+            for i, (cell, column) in enumerate(cells)
+        )
         lines.append(f"<tr>{''.join(shown)}</tr>\n")
     return f'<tbody class="{name}">\n{"".join(lines)}</tbody>\n' if lines else ""
 

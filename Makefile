@@ -1,0 +1,41 @@
+# Two commands: `make run` and `make test`. Both set everything up in .venv first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# the package index of the torch build that you want (see README); empty takes pip's default
+TORCH_INDEX ?=
+TORCH_PIN := $(shell sed -n 's/^torch==/torch==/p' requirements.txt)
+
+.PHONY: run test lint clean help
+
+run: $(VENV)/.installed  ## set up and run the suite `quick`: a table and a page
+	$(BIN)/python run_benchmark.py
+
+test: $(VENV)/.installed-dev  ## set up and run all tests
+	$(BIN)/python -m pytest -n auto
+
+lint: $(VENV)/.installed-dev  ## ruff (check and format) and mypy --strict
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy .
+
+clean:  ## remove the environment and caches (runs/ stays)
+	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+help:  ## this text
+	@sed -n 's/^\([a-z]*\):.*##/\1 \t/p' $(MAKEFILE_LIST)
+
+$(VENV)/.created:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "LeakBoard needs Python 3.11 or newer; set PYTHON=..., given: $$($(PYTHON) --version)"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	touch $@
+
+$(VENV)/.installed: $(VENV)/.created requirements.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH_PIN) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed requirements-dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	touch $@

@@ -1,0 +1,121 @@
+"""The command line. Imports torch only where a command needs it, so that help and `list` answer at once."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from core.errors import UserError
+from core.registry import FOLDERS, ROOT, entries
+
+KINDS = {"defenses": "defense", "attacks": "attack", "datasets": "dataset", "models": "model", "metrics": "metric"}
+EPILOG = "Exit codes: 0 all cells worked; 1 some cells failed; 2 a mistake in what was given; 130 stopped by Ctrl-C."
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """All commands and flags."""
+    parser = argparse.ArgumentParser(
+        prog="run_benchmark.py",
+        description="LeakBoard measures what a federated-learning defense really leaks. "
+        "Without arguments it runs the suite `quick`.",
+        epilog=EPILOG,
+    )
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    _add_run(commands.add_parser("run", help="run a suite: train, attack, score, print the table, write the page"))
+    listing = commands.add_parser("list", help="list the plugins and suites")
+    listing.add_argument("kind", nargs="?", choices=[*KINDS, "suites"], help="only this kind")
+    listing.add_argument("--json", action="store_true", help="everything about each plugin, as JSON")
+    table = commands.add_parser("table", help="print the tables of a run")
+    _add_out(table)
+    table.add_argument("--format", choices=["md", "csv", "json", "latex"], help="default: for the terminal")
+    table.add_argument("--all", action="store_true", help="the list of all cells too")
+    _add_out(commands.add_parser("report", help="write the page of a run"))
+    show = commands.add_parser("show", help="one record, readable, with its images")
+    show.add_argument("record", metavar="RECORD.json")
+    return parser
+
+
+def _add_out(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--out", metavar="DIR", default="runs/quick", help="folder of the run (default: runs/quick)")
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = EPILOG
+    many: dict[str, str] = {"nargs": "+", "action": "extend"}
+    parser.add_argument("--suite", default="quick", metavar="NAME|FILE.yaml", help="what to run (default: quick)")
+    parser.add_argument("--defense", metavar="D", default=[], help="only these defenses, and the control", **many)  # type: ignore[arg-type]
+    parser.add_argument("--attack", metavar="A", default=[], help="only these attacks", **many)  # type: ignore[arg-type]
+    parser.add_argument("--seed", metavar="S", default=[], type=int, help="these seeds, not the suite's", **many)  # type: ignore[arg-type]
+    parser.add_argument("--out", metavar="DIR", help="folder of the run (default: runs/<suite>)")
+    parser.add_argument("--workers", metavar="N", type=int, default=0, help="processes at once (default: one a core)")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="where attacks compute")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print the plan with an estimate of its time, run nothing"
+    )
+    parser.add_argument("--plugin", metavar="FILE.py", default=[], help="defenses or attacks of your own", **many)  # type: ignore[arg-type]
+    parser.add_argument("--retry-failed", action="store_true", help="compute failed, crashed and timed-out cells again")
+    parser.add_argument("--fresh-keys", action="store_true", help="keys and draws from the system, not from the seed")
+    parser.add_argument("--lpips-weights", metavar="FILE", default="", help="AlexNet weights for LPIPS, from a file")
+    parser.add_argument("--download", action="store_true", help="allow downloads (data sets, LPIPS weights)")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; a user's mistake is one sentence on stderr and exit code 2."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    args = build_parser().parse_args(given or ["run"])
+    if args.command is None:
+        args = build_parser().parse_args(["run", *given])
+    try:
+        if args.command == "list":
+            return list_plugins(args.kind, args.json)
+        from leaderboard import commands
+
+        command = {"run": commands.run, "table": commands.table, "report": commands.report, "show": commands.show}
+        return command[args.command](args)
+    except UserError as error:
+        print(f"run_benchmark.py: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("\nStopped. What was finished is kept: the same command goes on from there.", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # `... | head` closed the pipe: nothing is wrong
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def list_plugins(kind: str | None, as_json: bool) -> int:
+    """Print the plugins of one kind, or of all."""
+    wanted = [kind] if kind else [*KINDS, "suites"]
+    found = {name: suites() if name == "suites" else list(entries(KINDS[name]).values()) for name in wanted}
+    if as_json:
+        print(json.dumps(found[kind] if kind else found, indent=1))
+        return 0
+    for name, items in found.items():
+        print(f"{name} ({len(items)})")
+        width = max((len(item["name"]) for item in items), default=0)
+        for item in items:
+            print(f"  {item['name']:{width}}  {item['summary']}")
+        print()
+    return 0
+
+
+def suites() -> list[dict[str, str]]:
+    """The suites of the checkout with their descriptions, read without the YAML machinery of a run."""
+    import yaml
+
+    from core.seeds import natural_order
+
+    files = {path.stem: path for path in (ROOT / "suites").glob("*.yaml")}
+    found = []
+    for name in natural_order(files):
+        given = yaml.safe_load(files[name].read_text(encoding="utf-8"))
+        summary = str(given.get("description", "")) if isinstance(given, dict) else ""
+        found.append({"name": name, "kind": "suite", "summary": summary, "file": f"suites/{Path(files[name]).name}"})
+    return found
+
+
+assert set(KINDS.values()) == set(FOLDERS)

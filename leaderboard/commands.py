@@ -1,0 +1,193 @@
+"""What the commands do, behind the command line."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from torch import Tensor
+
+from core import registry
+from core.errors import UserError
+from leaderboard.engine import Engine
+from leaderboard.estimate import estimate
+from leaderboard.images import originals, reconstructions
+from leaderboard.listing import cell_tables
+from leaderboard.page import write_page
+from leaderboard.pictures import ascii_picture
+from leaderboard.plan import Options, Plan, make_plan, select
+from leaderboard.progress import Progress
+from leaderboard.record import Record
+from leaderboard.render import to_csv, to_json, to_latex, to_markdown, to_terminal
+from leaderboard.store import Run, open_run, read_record_file, save_run
+from suites.schema import load_suite
+
+
+def run(args: argparse.Namespace) -> int:
+    """`run`: do a suite, print its table, write its page."""
+    for file in args.plugin:
+        registry.load_file(file)
+    suite = select(load_suite(args.suite), args.defense, args.attack, args.seed, args.plugin)
+    folder = Path(args.out or Path("runs") / suite.name)
+    options = Options(
+        run=folder,
+        device=_device(args.device),
+        plugin_files=tuple(str(Path(file).resolve()) for file in args.plugin),
+        lpips_weights=_weights(args.lpips_weights),
+        download=args.download,
+        fresh_keys=args.fresh_keys,
+    )
+    plan = make_plan(suite, options)
+    workers = _workers(args.workers)
+    if args.dry_run:
+        _print_plan(plan, workers)
+        return 0
+    _writable(folder)
+    save_run(folder, plan)
+    progress = Progress(sys.stderr)
+    engine = Engine(plan, workers, progress.tell, args.retry_failed)
+    progress.begin(f"{suite.name}: {len(plan.cells)} cells, {engine.report.kept} already there, {workers} workers")
+    try:
+        done = engine.run()
+    finally:
+        progress.end()
+    opened = open_run(folder)
+    for ranking in opened.rankings():
+        print(to_terminal(ranking, _width()))
+        print()
+    _print_broken(opened)
+    print(f"page: {_write_page(opened)}")
+    return 1 if done.broken else 0
+
+
+def table(args: argparse.Namespace) -> int:
+    """`table`: print the tables of a run."""
+    opened = open_run(Path(args.out))
+    tables = opened.rankings()
+    if args.all:
+        tables += cell_tables(opened.records)
+    if args.format == "csv":
+        print(to_csv(tables), end="")
+    elif args.format == "json":
+        print(to_json(tables))
+    else:
+        render = {"md": to_markdown, "latex": to_latex, None: lambda t: to_terminal(t, _width())}[args.format]
+        print("\n\n".join(render(one) for one in tables))
+    missing = len(opened.jobs) - len(opened.records)
+    if missing:
+        print(f"{missing} of {len(opened.jobs)} cells are not there yet: run the suite to go on.", file=sys.stderr)
+    return 0
+
+
+def report(args: argparse.Namespace) -> int:
+    """`report`: write the page of a run."""
+    print(f"page: {_write_page(open_run(Path(args.out)))}")
+    return 0
+
+
+def show(args: argparse.Namespace) -> int:
+    """`show`: one record, readable, with its images."""
+    path = Path(args.record)
+    record = read_record_file(path)
+    opened = open_run(path.parent.parent) if (path.parent.parent / "run.json").is_file() else None
+    print(_describe(record))
+    truth = originals(record, opened.job_of(record) if opened else None)
+    rebuilt = reconstructions(record, path.parent, truth)
+    colour = sys.stdout.isatty()
+    for title, images in (("original", truth), ("reconstruction", rebuilt)):
+        for number in range(0 if images is None else len(images)):
+            assert images is not None
+            print(f"\n{title} {number}\n{ascii_picture(images[number], colour=colour)}")
+    return 0
+
+
+def _describe(record: Record) -> str:
+    cell = record.cell
+    lines = [
+        f"{cell.attack.label} on {cell.training.defense.label}",
+        f"  data      {cell.training.dataset.label}, model {cell.training.model.label}, seed {cell.training.seed}",
+        f"  threat    {cell.threat}" + (f", {cell.moment} round" if cell.moment else ""),
+        f"  status    {record.status}" + (f": {record.reason}" if record.reason else ""),
+    ]
+    lines += [f"  flag      {flag}" for flag in record.flags]
+    for name, score in record.scores.items():
+        value = "–" if score.value is None else f"{score.value:.4f} {score.unit}".rstrip()
+        lines.append(f"  {name:20} {value}" + (f"  ({score.reason})" if score.reason else ""))
+    if record.training is not None and record.training.accuracy is not None:
+        lines.append(f"  {'accuracy':20} {record.training.accuracy:.4f} after {record.training.rounds} rounds")
+    if record.cost is not None:
+        lines.append(f"  {'attack time':20} {record.cost.wall_seconds:.1f} s, {record.cost.peak_memory_mib:.0f} MiB")
+    if record.provenance is not None:
+        dirty = " (with uncommitted changes)" if record.provenance.dirty else ""
+        lines.append(f"  {'made':20} {record.provenance.created}, commit {record.provenance.commit}{dirty}")
+    return "\n".join(lines) + (f"\n\n{record.traceback}" if record.traceback else "")
+
+
+def _write_page(opened: Run) -> Path:
+    records = opened.folder / "records"
+    notes = (f"{opened.older} records of older code or other settings are not shown.",) if opened.older else ()
+
+    def truth(record: Record) -> Tensor | None:
+        return originals(record, opened.job_of(record))
+
+    return write_page(
+        opened.folder / "report",
+        title=f"LeakBoard: {opened.file.suite}",
+        description=" ".join([opened.file.description, *notes]),
+        tables=[*opened.rankings(), *cell_tables(opened.records)],
+        records=opened.records,
+        originals=truth,
+        reconstructions=lambda record: reconstructions(record, records, truth(record)),
+    )
+
+
+def _print_plan(plan: Plan, workers: int) -> None:
+    guess = estimate(plan)
+    print(f"Suite {plan.suite.name}: {len(plan.trainings)} trainings, {len(plan.cells)} cells")
+    for job in (*plan.trainings, *plan.cells):
+        there = job.record_file.exists() if job.cell is not None else job.training_folder.is_dir()
+        print(f"  {guess[job.key or job.training_key]:8.1f} s  {job.title}{'  (already there)' if there else ''}")
+    print(f"About {sum(guess.values()) / workers / 60:.1f} minutes with {workers} workers, if nothing were there yet.")
+
+
+def _print_broken(opened: Run) -> None:
+    for record in opened.records:
+        if record.status != "ok":
+            print(f"{record.status}: {record.cell.slug}: {record.reason}")
+
+
+def _device(name: str) -> str:
+    import torch
+
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UserError("--device cuda: this torch sees no CUDA device; use --device cpu or install a CUDA build.")
+    return name
+
+
+def _weights(path: str) -> str:
+    if path and not Path(path).is_file():
+        raise UserError(f"--lpips-weights: there is no file {path}.")
+    return str(Path(path).resolve()) if path else ""
+
+
+def _workers(given: int) -> int:
+    if given < 0 or given > 1024:
+        raise UserError(f"--workers must be from 1 to 1024; given: {given}.")
+    return given or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else given or os.cpu_count() or 1
+
+
+def _writable(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / f".write-test-{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise UserError(f"The folder {folder} cannot be written to: {error.strerror}; --out names another.") from None
+
+
+def _width() -> int:
+    return shutil.get_terminal_size((120, 40)).columns
