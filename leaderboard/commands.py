@@ -23,6 +23,7 @@ from leaderboard.progress import Progress
 from leaderboard.record import Record
 from leaderboard.render import to_csv, to_json, to_latex, to_markdown, to_terminal
 from leaderboard.store import Run, open_run, read_record_file, save_run
+from leaderboard.table import Table
 from suites.schema import load_suite
 
 
@@ -74,12 +75,17 @@ def table(args: argparse.Namespace) -> int:
     elif args.format == "json":
         print(to_json(tables))
     else:
-        render = {"md": to_markdown, "latex": to_latex, None: lambda t: to_terminal(t, _width())}[args.format]
-        print("\n\n".join(render(one) for one in tables))
+        print("\n\n".join(_rendered(one, args.format) for one in tables))
     missing = len(opened.jobs) - len(opened.records)
     if missing:
         print(f"{missing} of {len(opened.jobs)} cells are not there yet: run the suite to go on.", file=sys.stderr)
     return 0
+
+
+def _rendered(one: Table, form: str | None) -> str:
+    if form is None:
+        return to_terminal(one, _width())
+    return to_markdown(one) if form == "md" else to_latex(one)
 
 
 def report(args: argparse.Namespace) -> int:
