@@ -56,9 +56,9 @@ class Stream:
         return np.frombuffer(self.bytes(8 * count), dtype="<u8")
 
     def uniform(self, *shape: int) -> NDArray[np.float64]:
-        """Uniform on the open interval (0, 1), 53 bits: (u + 1/2) / 2^53."""
+        """Uniform on the open interval (0, 1), 52 bits: (u + 1/2) / 2^52 (with 53, the largest would round to 1)."""
         words = self.words(int(np.prod(shape, dtype=np.int64)))
-        return (((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53).reshape(shape)
+        return (((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52).reshape(shape)
 
     def normal(self, *shape: int) -> NDArray[np.float64]:
         """Standard normal by the inverse distribution function of `uniform`."""

@@ -47,8 +47,12 @@ def plugin_files() -> list[Path]:
 
 
 def _stamp() -> list[list[Any]]:
-    """What must be unchanged for the kept index to hold: name, size and time of every plugin file."""
-    files = [*plugin_files(), *(ROOT / "core").glob("*.py"), *ROOT.glob("*/base.py")]
+    """What must be unchanged for the kept index to hold: name, size and time of every file that plugins are made of.
+
+    A plugin inherits fields from helpers beside it (`_*.py`, subfolders), so whole packages count.
+    """
+    packages = {"core", *(pattern.partition("/")[0] for patterns in FOLDERS.values() for pattern in patterns)}
+    files = sorted(path for package in packages for path in (ROOT / package).rglob("*.py"))
     stats = [(path, path.stat()) for path in files]
     return [[str(p.relative_to(ROOT)), s.st_size, s.st_mtime_ns] for p, s in stats]
 
@@ -135,11 +139,16 @@ def load_file(path: str | Path) -> list[Entry]:
         except Exception as error:
             del sys.modules[name]
             raise UserError(f"The plugin file {path} does not import: {type(error).__name__}: {error}.") from error
-        _loaded_files[str(source)] = module
-    entries = describe_module(_loaded_files[str(source)], str(source))
+    else:
+        module = _loaded_files[str(source)]
+    entries = describe_module(module, str(source))
     if not entries:
         raise UserError(f"{path} defines no plugin: a class that sets `name`, derived from Defense or Attack.")
-    check_unique([*builtin_index(), *entries])
+    others = [
+        entry for file, other in _loaded_files.items() if file != str(source) for entry in describe_module(other, file)
+    ]
+    check_unique([*builtin_index(), *others, *entries])
+    _loaded_files[str(source)] = module  # only now: a refused file must shadow nobody
     return entries
 
 

@@ -37,8 +37,9 @@ def natural_order(names: Iterable[str]) -> list[str]:
     ['mlp', 'resnet8', 'resnet20']
     """
 
-    def key(name: str) -> list[tuple[int, int, str]]:
+    def key(name: str) -> tuple[list[tuple[int, int, str]], str]:
         parts = re.split(r"(\d+)", name)
-        return [(1, int(p), "") if p.isdigit() else (0, 0, p) for p in parts]
+        # `a1` and `a01` count alike: the name itself decides, never the order in which they came
+        return [(1, int(p), "") if p.isdecimal() else (0, 0, p) for p in parts], name
 
     return sorted(names, key=key)

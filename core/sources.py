@@ -74,8 +74,14 @@ def source_digests(roots: Iterable[str]) -> dict[str, str]:
         digest, imports = _file_facts(path)
         digests[name] = digest
         waiting += imports
+        if not name.endswith(".py") and "." in name:
+            waiting.append(name.rpartition(".")[0])  # importing a.b runs a too
     # where an outside plugin lies must not matter to its records, only what it says
-    return {Path(n).name if n.endswith(".py") else n: d for n, d in sorted(digests.items())}
+    found: dict[str, str] = {}
+    for name, digest in sorted(digests.items(), key=lambda item: (Path(item[0]).name, item[1])):
+        shown = Path(name).name if name.endswith(".py") else name
+        found[shown] = f"{found[shown]}+{digest}" if shown in found else digest
+    return dict(sorted(found.items()))
 
 
 def _normalised(root: str) -> str:

@@ -7,6 +7,7 @@ equal, without pickle.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
@@ -96,6 +97,8 @@ class Packer:
                 "$bytes": self._keep(torch.frombuffer(bytearray(value or b"\0"), dtype=torch.uint8)),
                 "n": len(value),
             }
+        if isinstance(value, float) and not math.isfinite(value):
+            return {"$float": str(float(value))}
         if isinstance(value, bool) or value is None or isinstance(value, str | float):
             return value
         if isinstance(value, int):
@@ -123,4 +126,6 @@ def unpack(tree: Any, tensor: Callable[[str], Tensor]) -> Value:
         return raw_bytes(tensor(tree["$bytes"]))[: tree["n"]]
     if "$int" in tree:
         return int(tree["$int"], 16)
+    if "$float" in tree:
+        return float(tree["$float"])
     return {key: unpack(item, tensor) for key, item in tree["$dict"].items()}

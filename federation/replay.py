@@ -12,26 +12,40 @@ from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.connection import Connection
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from datasets.base import LabelledImages
-from federation.payload import Payload, leaves
+from federation.payload import Payload, raw_bytes
 from federation.rounds import Federation, Outcome, Scheme, Script
 from federation.settings import Watch
 from federation.transcript import Observation, Transcript
 
 
-def differences(first: Any, second: Any) -> Iterator[str]:
-    """The paths at which two values differ, tensors compared bit for bit."""
-    left, right = dict(leaves(first)), dict(leaves(second))
-    for path in sorted({*left, *right}):
-        a, b = left.get(path), right.get(path)
-        if isinstance(a, Tensor) and isinstance(b, Tensor):
-            same = a.shape == b.shape and a.dtype == b.dtype and bool((a == b).logical_or(a.isnan() & b.isnan()).all())
-        else:
-            same = type(a) is type(b) and a == b
-        if not same:
-            yield path
+def differences(first: Any, second: Any, path: str = "") -> Iterator[str]:
+    """The paths at which two values differ: in structure, in type, or in any bit of a tensor."""
+    if isinstance(first, Mapping) and isinstance(second, Mapping):
+        for key in sorted({*first, *second}):
+            if key in first and key in second:
+                yield from differences(first[key], second[key], f"{path}/{key}")
+            else:
+                yield f"{path}/{key}"
+    elif isinstance(first, list) and isinstance(second, list):
+        for index in range(max(len(first), len(second))):
+            if index < min(len(first), len(second)):
+                yield from differences(first[index], second[index], f"{path}/{index}")
+            else:
+                yield f"{path}/{index}"
+    elif not _same_leaf(first, second):
+        yield path
+
+
+def _same_leaf(first: Any, second: Any) -> bool:
+    if isinstance(first, Tensor) and isinstance(second, Tensor):
+        alike = first.shape == second.shape and first.dtype == second.dtype
+        return alike and raw_bytes(first.cpu()) == raw_bytes(second.cpu())
+    both_nan = isinstance(first, float) and isinstance(second, float) and first != first and second != second
+    return type(first) is type(second) and (both_nan or bool(first == second))
 
 
 def _own_part(observations: tuple[Observation, ...], party: str) -> list[Payload]:
@@ -40,6 +54,7 @@ def _own_part(observations: tuple[Observation, ...], party: str) -> list[Payload
         {
             "sent": [[m.receiver, m.kind, m.payload] for m in o.messages if m.sender == party],
             "state": o.states.get(party),
+            "keys": o.keys.get(party),
         }
         for o in observations
     ]
@@ -47,7 +62,8 @@ def _own_part(observations: tuple[Observation, ...], party: str) -> list[Payload
 
 def _replayed(make: Callable[[], Scheme], outcome_parts: tuple[Any, ...], party: str, pipe: Connection) -> None:
     """Child process: run one party against the script and send back what it differs in."""
-    public, transcript, secret, shard, watch, seed = outcome_parts
+    public, transcript, secret, shard, watch, seed, threads = outcome_parts
+    torch.set_num_threads(threads)  # sums over another number of threads differ in their last bits
     try:
         run = Federation(
             make(),
@@ -82,7 +98,7 @@ def covert_channels(
     transcript = Transcript(outcome.transcript.observations)
     for party, secret in outcome.secrets.items():
         receiver, sender = context.Pipe(duplex=False)
-        parts = (outcome.public, transcript, secret, shards.get(party), watch, seed)
+        parts = (outcome.public, transcript, secret, shards.get(party), watch, seed, torch.get_num_threads())
         child = context.Process(target=_replayed, args=(make, parts, party, sender))
         child.start()
         sender.close()

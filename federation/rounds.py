@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import torch
 
+from core.errors import unknown_name
 from core.randomness import derive_key, run_secret
 from core.seeds import derive_seed
 from datasets.base import LabelledImages
@@ -88,6 +89,10 @@ class Federation:
     def __post_init__(self) -> None:
         if self.watch is not None:
             self.watch.check_targets(self.public.shard_sizes[0])
+        steps = [step.name for step in self.scheme.protocol()]
+        for drop in self.public.training.dropouts:
+            if drop.step not in steps:
+                raise unknown_name("step of this defense", drop.step, steps)
         root = run_secret(None if self.fresh_keys else self.seed)
         names = (SERVER, *self.public.clients, *self.scheme.third_parties())
         self.secrets = self.secrets or {name: derive_key(root, "party", name) for name in names}
@@ -183,11 +188,13 @@ class Federation:
             if self.script is not None and not self._is_live(name):
                 sent += self.script.sent(occasion, step.name, name)
                 continue
-            party._step, party._deliver = step.name, sent.append
+            own: list[Message] = []  # not `sent`: nobody may reach what others send in the same step
+            party._step, party._deliver = step.name, own.append
             own_steps: Sequence[Step] = getattr(self._schemes[name], part)()
             own_steps[position].run(party)
             party._deliver = None
             party._inbox.clear()
+            sent += own
         for message in sent:
             if message.receiver not in self.parties:
                 raise ProtocolError(f"{message.sender} sent '{message.kind}' to {message.receiver}, who does not exist")

@@ -55,6 +55,9 @@ class Training(Settings):
             raise ValueError("give either rounds or epochs")
         if self.participants is not None and self.participants > self.clients:
             raise ValueError(f"participants ({self.participants}) must be at most clients ({self.clients})")
+        for drop in self.dropouts:
+            if drop.client >= self.clients:
+                raise ValueError(f"dropouts: there is no client {drop.client} among {self.clients} (from 0)")
         return self
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from core.errors import Unsupported
 from datasets.base import LabelledImages
 from federation.rounds import Federation, Scheme
 from federation.settings import Public, client_name
@@ -17,6 +18,8 @@ def train_shadow(scheme: Scheme, public: Public, data: LabelledImages, threat: s
     one: with less data there are fewer rounds, so that the shadow overfits as much as its target.
     """
     training = public.training
+    if len(data) < training.clients:
+        raise Unsupported(f"a shadow of {training.clients} clients needs as many records; given: {len(data)}")
     order = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))
     shards = {client_name(i): data.select(order[i :: training.clients]) for i in range(training.clients)}
     sizes = tuple(len(shard) for shard in shards.values())

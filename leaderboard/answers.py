@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import torch
@@ -17,14 +18,19 @@ from leaderboard.record import Cost
 from leaderboard.sandbox import Answer, AttackFailed
 
 
-def check_answer(answer: Answer, watch: Watch, shape: tuple[int, ...]) -> None:
-    """Refuse an answer of the wrong form: shapes, counts, types, non-finite membership scores."""
+def check_answer(answer: Answer, watch: Watch, shape: tuple[int, ...], candidates: int | None = None) -> None:
+    """Refuse an answer of the wrong form: shapes, counts (where known), types, non-finite scores and diagnostics."""
     if isinstance(answer, ReconstructionAnswer):
         _check_images(answer, watch, shape)
     elif isinstance(answer, MembershipAnswer):
-        _check_scores(answer)
+        _check_scores(answer, candidates)
     else:
         raise AttackFailed(f"the attack must return an answer; given: {type(answer).__name__}")
+    if not all(isinstance(flag, str) for flag in answer.flags):
+        raise AttackFailed(f"flags must be texts; given: {answer.flags!r:.80}")
+    for name, value in answer.diagnostics.items():
+        if not isinstance(name, str) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise AttackFailed(f"diagnostics must be finite numbers by name; given: {name!r:.40}: {value!r:.40}")
 
 
 def _check_images(answer: ReconstructionAnswer, watch: Watch, shape: tuple[int, ...]) -> None:
@@ -38,7 +44,10 @@ def _check_images(answer: ReconstructionAnswer, watch: Watch, shape: tuple[int, 
             raise AttackFailed(f"images must be float ({watch.probe_batch} or more, *{shape}); given: {given}")
 
 
-def _check_scores(answer: MembershipAnswer) -> None:
+def _check_scores(answer: MembershipAnswer, candidates: int | None) -> None:
+    if not isinstance(answer.scores, Tensor) or not isinstance(answer.decisions, Tensor):
+        given = f"{type(answer.scores).__name__} and {type(answer.decisions).__name__}"
+        raise AttackFailed(f"scores and decisions must be tensors; given: {given}")
     if answer.scores.ndim != 1 or answer.decisions.shape != answer.scores.shape:
         raise AttackFailed(
             "scores and decisions must be two vectors of one length; "
@@ -46,6 +55,8 @@ def _check_scores(answer: MembershipAnswer) -> None:
         )
     if answer.decisions.dtype != torch.bool or not bool(answer.scores.isfinite().all()):
         raise AttackFailed("decisions must be booleans and scores finite numbers")
+    if candidates is not None and len(answer.scores) != candidates:
+        raise AttackFailed(f"the attack must score {candidates} candidates; given: {len(answer.scores)}")
 
 
 def save_answer(path: Path, answer: Answer, cost: Cost) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -20,17 +21,17 @@ from leaderboard.files import write_text
 from leaderboard.jobs import Job
 from leaderboard.provenance import provenance
 from leaderboard.record import Cost, Record
-from leaderboard.sandbox import Answer, AttackFailed, AttackTask, Errand, opened_files, run_attack
+from leaderboard.sandbox import Answer, AttackFailed, AttackTask, Cage, Errand, opened_files, run_attack
 from leaderboard.scoring import candidates, score
 from leaderboard.training import load_public, load_summary, open_view, splits_of
 
 
-def run_cell(job: Job) -> None:
+def run_cell(job: Job, cage: Cage, log: Path) -> None:
     """Compute the record of one cell and write it; whatever happens, the record says so."""
-    write_text(job.record_file, _compute(job).to_json())
+    write_text(job.record_file, _compute(job, cage, log).to_json())
 
 
-def _compute(job: Job) -> Record:
+def _compute(job: Job, cage: Cage, log: Path) -> Record:
     assert job.cell is not None
     base: dict[str, Any] = {
         "key": job.key,
@@ -47,7 +48,7 @@ def _compute(job: Job) -> Record:
         clients = Training.model_validate(job.training.training).clients
         if parse_threat(job.cell.threat, clients).active:
             raise Unsupported(f"the defense {job.training.defense.name} has no strategy of an active server")
-        answer, cost = _answer(job)
+        answer, cost = _answer(job, cage, log)
         scored = score(job, answer)
         return Record(**base, status="ok", cost=cost, **scored)
     except Unsupported as reason:
@@ -62,12 +63,14 @@ def _compute(job: Job) -> Record:
 # --- the attack ---------------------------------------------------------------------------------
 
 
-def _answer(job: Job) -> tuple[Answer, Cost]:
+def _answer(job: Job, cage: Cage, log: Path) -> tuple[Answer, Cost]:
     """The kept answer of this attack where there is one, else run it and keep it."""
     if job.answer_file.exists():
         return load_answer(job.answer_file)
-    answer, cost = run_attack(_errand(job))
-    check_answer(answer, Watch.model_validate(job.training.observe), load_public(job.training_folder).shape)
+    errand = _errand(job)
+    answer, cost = run_attack(errand, cage, log)
+    asked = len(errand.task.candidates) if isinstance(errand.task, MembershipTask) else None
+    check_answer(answer, Watch.model_validate(job.training.observe), load_public(job.training_folder).shape, asked)
     save_answer(job.answer_file, answer, cost)
     return answer, cost
 

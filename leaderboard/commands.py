@@ -142,7 +142,7 @@ def _write_page(opened: Run) -> Path:
     return write_page(
         opened.folder / "report",
         title=f"LeakBoard: {opened.file.suite}",
-        description=" ".join([opened.file.description, *notes]),
+        description=". ".join([opened.file.description, *notes]),
         tables=[*opened.rankings(), *cell_tables(opened.records)],
         records=opened.records,
         originals=truth,

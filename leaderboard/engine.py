@@ -14,6 +14,7 @@ from leaderboard.plan import Plan
 from leaderboard.processes import context
 from leaderboard.provenance import provenance
 from leaderboard.record import Record, Status
+from leaderboard.sandbox import open_cage
 from leaderboard.training import load_summary
 from leaderboard.worker import failure_file, log_file, work
 
@@ -27,6 +28,14 @@ class Running:
     job: Job
     process: Any
     started: float
+    attack: Any = None
+
+    def end(self) -> None:
+        """End the process and, with it, its attack's; both are gone when this returns."""
+        for process in (self.process, self.attack):
+            if process is not None:
+                process.kill()
+                process.join()
 
 
 @dataclass
@@ -86,8 +95,7 @@ class Engine:
                 self._wait()
         finally:
             for running in self.running:
-                running.process.kill()
-                running.process.join()
+                running.end()
         return self.report
 
     def _start(self) -> None:
@@ -95,9 +103,12 @@ class Engine:
             job = self._next()
             if job is None:
                 return
-            process = context().Process(target=work, args=(job.model_dump_json(),))  # type: ignore[attr-defined]
+            attack, cage = open_cage() if job.cell is not None else (None, None)
+            process = context().Process(target=work, args=(job.model_dump_json(), cage))  # type: ignore[attr-defined]
             process.start()
-            self.running.append(Running(job, process, time.monotonic()))
+            if cage is not None:
+                cage.close()  # the worker has its own handles: ours would keep the attack alive after it
+            self.running.append(Running(job, process, time.monotonic(), attack))
             self.tell(self, "")
 
     def _next(self) -> Job | None:
@@ -124,12 +135,11 @@ class Engine:
         for running in list(self.running):
             if not running.process.is_alive():
                 self.running.remove(running)
-                running.process.join()
+                running.end()
                 self._ended(running.job, running.process.exitcode)
             elif time.monotonic() - running.started > running.job.time_limit:
                 self.running.remove(running)
-                running.process.kill()
-                running.process.join()
+                running.end()
                 self._settle(running.job, "timeout", f"it took longer than its {running.job.time_limit:g} seconds")
         self.tell(self, "")
 

@@ -28,6 +28,24 @@ def write_bytes(path: Path, content: bytes) -> None:
         part.unlink(missing_ok=True)
 
 
+def sweep(folder: Path) -> None:
+    """Remove what killed processes left half-written in a folder; parts of processes that still live stay."""
+    for part in folder.glob(".*.part"):
+        owner = part.name.split(".")[-2]
+        if not (owner.isdecimal() and _alive(int(owner))):
+            shutil.rmtree(part, ignore_errors=True) if part.is_dir() else part.unlink(missing_ok=True)
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except OverflowError:
+        return False
+    except OSError as error:
+        return isinstance(error, PermissionError)
+    return True
+
+
 @contextmanager
 def whole_folder(folder: Path) -> Iterator[Path]:
     """A folder to fill that takes its name only when the block ends well; an unfinished one is removed."""

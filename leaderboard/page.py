@@ -84,13 +84,13 @@ def write_page(
     """Write `index.html` with its assets and images into a folder and return its path.
 
     `originals` and `reconstructions` give a record's images (N, C, H, W) in image units, row i of one belonging to
-    row i of the other, or None. The index is written last, and images of an earlier page are removed after it: whoever
-    opens the folder meanwhile sees the old page or the new one.
+    row i of the other, or None where there are none. The index is written last, and images of an earlier page are
+    removed after it: whoever opens the folder meanwhile sees the old page or the new one.
     """
     keys = Counter(record.key for record in records)
     if repeated := [key for key, times in keys.items() if times > 1]:
         raise ValueError(f"Each record must have a key of its own; given more than once: {', '.join(repeated)}.")
-    entries = [Entry(r, anchor(r.key), save_strips(folder, originals(r), reconstructions(r))) for r in records]
+    entries = [Entry(r, anchor(r.key), _strips(folder, r, originals, reconstructions)) for r in records]
     for asset in sorted(path for path in ASSETS.iterdir() if path.suffix in (".css", ".js", ".svg")):
         write_bytes(folder / "assets" / asset.name, asset.read_bytes())
     page = _environment().get_template("index.html.jinja")
@@ -168,6 +168,12 @@ def _with_live_links(table: Table, keys: set[str]) -> Table:
     return replace(table, rows=tuple(rows))
 
 
+def _strips(folder: Path, record: Record, originals: Images, reconstructions: Images) -> list[Strip]:
+    """A record's images, written; none where nothing was reconstructed: originals alone say nothing of an attack."""
+    made = reconstructions(record)
+    return [] if made is None else save_strips(folder, originals(record), made)
+
+
 def _gallery(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
     """Reconstructions by what they were made from: one for each defense, attack and round, whatever the seed."""
     alike: dict[tuple[str, ...], list[Entry]] = {}
@@ -179,6 +185,6 @@ def _gallery(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
         alike.setdefault(place, []).append(entry)
     gallery: dict[str, list[Entry]] = {}
     for (heading, *_), same in alike.items():
-        first = next((entry for entry in same if entry.strips), same[0])  # one that shows something, if any does
+        first = next((entry for entry in same if entry.record.status == "ok" and entry.strips), same[0])
         gallery.setdefault(heading, []).append(replace(first, repeats=len(same)))
     return gallery

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 from functools import cache
 from multiprocessing.context import BaseContext
+from pathlib import Path
 
 #: imported once by the fork server, so that a child starts in milliseconds; no plugin among them
 PRELOAD = [
     "torch",
+    "torch._dynamo",  # what torch.func and torch.optim import at their first call: seconds in every cell otherwise
     "sklearn.datasets",
     "sklearn.neural_network",
     "scipy.optimize",
@@ -34,3 +37,17 @@ def one_thread() -> None:
 
     os.environ["OMP_NUM_THREADS"] = "1"
     torch.set_num_threads(1)
+
+
+def ignore_interrupts() -> None:
+    """Ctrl-C reaches every process of the terminal; the engine alone answers it, and ends the others."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def print_into(path: Path) -> None:
+    """Send the prints of this process to the end of a file: the terminal belongs to the progress."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(handle, 1)
+    os.dup2(handle, 2)
+    os.close(handle)

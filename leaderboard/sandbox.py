@@ -1,8 +1,11 @@
 """Runs an attack in a process of its own that has never held the truth.
 
 The child comes from the fork server, so its memory holds our code and what it is handed (view, auxiliary images,
-candidates, a seed of its own), and nothing of the federation. While the attack runs, opening a file of the run or one
-that held the data is refused. This catches mistakes and lazy cheating; it is no jail for malicious code.
+candidates, a seed of its own), and nothing of the federation. The engine starts it beside the worker: a worker that
+started it itself would first start a fork server of its own, which takes seconds.
+
+While the attack runs, opening a file of the run or one that held the data is refused. This catches mistakes and lazy
+cheating; it is no jail for malicious code.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ from attacks.base import (
 )
 from core import registry
 from core.errors import Unsupported
-from leaderboard.processes import context, one_thread
+from leaderboard.processes import context, ignore_interrupts, one_thread, print_into
 from leaderboard.record import Cost
 
 Answer = ReconstructionAnswer | MembershipAnswer
@@ -104,10 +107,41 @@ def opened_files() -> Iterator[set[str]]:
         _opened = None
 
 
-def _child(parcel: bytes, pipe: Connection, lifeline: Connection) -> None:
+@dataclass(frozen=True)
+class Cage:
+    """The worker's ends of the pipes to a waiting attack process: the errand goes in, the answer comes out."""
+
+    errands: Connection
+    answers: Connection
+
+    def close(self) -> None:
+        """Let go: an attack process whose pipe nobody holds any more ends."""
+        self.errands.close()
+        self.answers.close()
+
+
+def open_cage() -> tuple[Any, Cage]:
+    """Start an attack process that waits for its errand: (the process, the ends for whoever will use it)."""
+    their_errands, our_errands = context().Pipe(duplex=False)
+    our_answers, their_answers = context().Pipe(duplex=False)
+    process = context().Process(target=_child, args=(their_errands, their_answers))  # type: ignore[attr-defined]
+    process.start()
+    their_errands.close()
+    their_answers.close()
+    return process, Cage(our_errands, our_answers)
+
+
+def _child(errands: Connection, pipe: Connection) -> None:
     """Child process: run the attack, send back ("ok" | "unsupported" | "failed", ...)."""
     global _forbidden
-    threading.Thread(target=_die_with_parent, args=(lifeline,), daemon=True).start()
+    ignore_interrupts()
+    try:
+        log, parcel = pickle.loads(errands.recv_bytes())
+    except EOFError:  # the worker needs no attack: it has the answer already, or cannot have one
+        return
+    threading.Thread(target=_die_with_worker, args=(errands,), daemon=True).start()
+    if log:
+        print_into(log)
     one_thread()
     try:
         errand = _unpack(parcel)
@@ -135,10 +169,10 @@ def _unpack(parcel: bytes) -> Errand:
     return errand
 
 
-def _die_with_parent(lifeline: Connection) -> None:
+def _die_with_worker(errands: Connection) -> None:
     """The fork server is this process's parent, so a killed worker must be noticed by its closed pipe."""
     with suppress(EOFError, OSError):
-        lifeline.recv_bytes()
+        errands.recv_bytes()
     os._exit(1)
 
 
@@ -148,30 +182,27 @@ def _progress(line: str) -> None:
 
 def _run(errand: Errand) -> Answer:
     knowledge = replace(errand.knowledge, progress=_progress)
+    answer: Answer
+    wanted: type[Answer]
     if isinstance(errand.attack, ReconstructionAttack) and isinstance(errand.task, ReconstructionTask):
-        return errand.attack.reconstruct(knowledge, errand.task)
-    if isinstance(errand.attack, MembershipAttack) and isinstance(errand.task, MembershipTask):
-        return errand.attack.infer(knowledge, errand.task)
-    raise TypeError(f"the attack '{errand.attack.name}' cannot do a {type(errand.task).__name__}")
+        wanted, answer = ReconstructionAnswer, errand.attack.reconstruct(knowledge, errand.task)
+    elif isinstance(errand.attack, MembershipAttack) and isinstance(errand.task, MembershipTask):
+        wanted, answer = MembershipAnswer, errand.attack.infer(knowledge, errand.task)
+    else:
+        raise TypeError(f"the attack '{errand.attack.name}' cannot do a {type(errand.task).__name__}")
+    if not isinstance(answer, wanted):
+        raise TypeError(f"the attack must return a {wanted.__name__}; given: {type(answer).__name__}")
+    return answer
 
 
-def run_attack(errand: Errand) -> tuple[Answer, Cost]:
-    """Run an attack in a fresh process; raises `Unsupported` or `AttackFailed`."""
+def run_attack(errand: Errand, cage: Cage, log: Path | None = None) -> tuple[Answer, Cost]:
+    """Run an attack in the waiting process, its prints into `log`; raises `Unsupported` or `AttackFailed`."""
     parcel = pickle.dumps((errand.plugin_files, pickle.dumps(errand)))
-    ours, theirs = context().Pipe(duplex=False)
-    their_lifeline, our_lifeline = context().Pipe(duplex=False)
-    child = context().Process(target=_child, args=(parcel, theirs, their_lifeline))  # type: ignore[attr-defined]
-    child.start()
-    theirs.close()
-    their_lifeline.close()
     try:
-        outcome, first, second = pickle.loads(ours.recv_bytes())
-    except EOFError:
-        child.join()
-        raise AttackFailed(f"the attack's process died (exit code {child.exitcode})") from None
-    finally:
-        our_lifeline.close()
-        child.join()
+        cage.errands.send_bytes(pickle.dumps((log, parcel)))
+        outcome, first, second = pickle.loads(cage.answers.recv_bytes())
+    except (EOFError, OSError):
+        raise AttackFailed("the attack's process died without an answer: it was killed or ended itself") from None
     if outcome == "unsupported":
         raise Unsupported(first)
     if outcome == "failed":

@@ -105,8 +105,6 @@ def _reconstruction_table(dataset: str, threat: str, records: list[Record], util
     valid = any(row.defense == utility.control and row.cells["excess"].text is None for row in rows)
     if not valid:
         notes.append(_invalid(utility.control, "its PSNR is not above the prior"))
-    if any(row.cells["lpips"].value is None for row in rows):
-        notes.append("LPIPS needs the AlexNet weights: give --lpips-weights FILE or --download.")
     title = f"Reconstruction, {dataset}, threat {threat}" + (f", {moment} round" if moment else "")
     return _finish(title, RECONSTRUCTION, rows, notes, records, utility, valid)
 
@@ -214,7 +212,8 @@ def _finish(
     if broken:
         notes = [*notes, f"{len(broken)} of {len(records)} cells did not give a score; see the list of cells."]
     notes = [*notes, utility.note]
-    return Table(title, tuple(columns), tuple(done), tuple(notes)).mark_best()
+    table = Table(title, tuple(columns), tuple(done), tuple(notes))
+    return table.mark_best() if len(trained) > 1 else table
 
 
 def _differ(first: RankedRow, second: RankedRow) -> bool:

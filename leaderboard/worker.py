@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import traceback
 from pathlib import Path
@@ -12,7 +11,8 @@ from core.errors import UserError
 from leaderboard.cell import run_cell
 from leaderboard.files import write_text
 from leaderboard.jobs import Job
-from leaderboard.processes import one_thread
+from leaderboard.processes import ignore_interrupts, one_thread, print_into
+from leaderboard.sandbox import Cage
 from leaderboard.training import run_training
 
 
@@ -27,15 +27,19 @@ def failure_file(job: Job) -> Path:
     return Path(job.run) / "trainings" / f"{job.training_key}.failed.txt"
 
 
-def work(text: str) -> None:
+def work(text: str, cage: Cage | None) -> None:
     """Do the job of this JSON text. A training that raises leaves its traceback in `failure_file`."""
+    ignore_interrupts()
     job = Job.model_validate_json(text)
-    _redirect(log_file(job))
+    log = log_file(job)
+    log.unlink(missing_ok=True)
+    print_into(log)
     one_thread()
     for file in job.plugin_files:
         registry.load_file(file)
     if job.cell is not None:
-        run_cell(job)
+        assert cage is not None
+        run_cell(job, cage, log)
         return
     try:
         run_training(job)
@@ -43,12 +47,3 @@ def work(text: str) -> None:
         said = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
         write_text(failure_file(job), said + "\n" + traceback.format_exc())
         sys.exit(1)
-
-
-def _redirect(path: Path) -> None:
-    """Send the prints of plugins to a file: the terminal belongs to the progress."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-    os.dup2(handle, 1)
-    os.dup2(handle, 2)
-    os.close(handle)

@@ -47,7 +47,9 @@ class InvertingGradients(ReconstructionAttack):
         """Invert every problem; problems of one size share one optimisation."""
         problems = task.problems(knowledge)
         labels = [
-            p.labels if p.labels is not None else recover_labels(knowledge.task, p.gradient.values, p.gradient.records)
+            p.labels
+            if p.labels is not None
+            else recover_labels(knowledge.task, p.model, p.gradient.values, p.gradient.records)
             for p in problems
         ]
         images, costs = self._invert(knowledge, problems, labels)

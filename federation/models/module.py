@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import sys
 from pathlib import Path
 from typing import ClassVar
 
 import torch
 from pydantic import Field
-from torch import nn
+from torch import Tensor, nn
 
 from core.errors import UserError
 from federation.models.base import Model
@@ -40,21 +41,33 @@ class Module(Model):
         """Import the file, make the class, and check that it maps (2, *shape) to (2, classes)."""
         path, name = self._file()
         spec = importlib.util.spec_from_file_location(f"leakboard_model_{path.stem}", path)
-        assert spec is not None
-        assert spec.loader is not None
+        if spec is None or spec.loader is None:
+            raise UserError(f"The model module:{self.target} is not a Python file: give module:FILE.py:Class.")
         loaded = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = loaded  # dataclasses and the like look their own module up
         try:
             spec.loader.exec_module(loaded)
-            network = getattr(loaded, name)(shape, classes)
-            with torch.no_grad():
-                out = network(torch.zeros(2, *shape))
+            network: nn.Module = getattr(loaded, name)(shape, classes)
+            out = _tried(network, shape)
         except Exception as error:
             raise UserError(
                 f"The model module:{self.target} cannot be used: {type(error).__name__}: {error}."
             ) from error
-        if not isinstance(network, nn.Module) or tuple(out.shape) != (2, classes):
+        if not isinstance(out, Tensor) or tuple(out.shape) != (2, classes):
+            given = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
             raise UserError(
                 f"The model module:{self.target} must map (N, {', '.join(map(str, shape))}) to (N, {classes}); "
-                f"given: {tuple(out.shape)}."
+                f"given: {given}."
             )
         return network
+
+
+def _tried(network: nn.Module, shape: tuple[int, int, int]) -> object:
+    """What the network makes of two blank images; in eval mode, so that the trial leaves no trace in its buffers."""
+    if not isinstance(network, nn.Module):
+        raise TypeError(f"{type(network).__name__} is not an nn.Module")
+    network.eval()
+    with torch.no_grad():
+        out: object = network(torch.zeros(2, *shape))
+    network.train()
+    return out

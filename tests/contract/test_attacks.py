@@ -1,0 +1,125 @@
+"""What every attack must do: answer in the right form, repeat itself, leave its view alone, keep its promises."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from attacks.base import (
+    Attack,
+    Knowledge,
+    MembershipAttack,
+    MembershipTask,
+    ReconstructionAttack,
+    ReconstructionTask,
+)
+from core import registry
+from core.errors import Unsupported
+from core.seeds import digest_of
+from defenses.fedavg import FedAvg
+from federation.view import THREATS
+from leaderboard.answers import check_answer
+from tests.contract.worlds import World, attack_names, blobs, make_world
+
+#: settings that make an attack small enough for a contract test
+SMALL = {"iterations": 3, "restarts": 2, "shadows": 1, "hidden": 4}
+
+
+def small(name: str) -> Attack:
+    fields = registry.load("attack", name).model_fields
+    made = registry.create("attack", name, {key: value for key, value in SMALL.items() if key in fields})
+    assert isinstance(made, Attack)
+    return made
+
+
+@pytest.fixture(scope="module")
+def world() -> World:
+    return make_world(FedAvg(), model_parameters={"hidden": [8]})
+
+
+def knowledge(world: World, threat: str, seed: int = 5) -> Knowledge:
+    return Knowledge(world.view(threat), FedAvg(), world.auxiliary, seed)
+
+
+def run(attack: Attack, known: Knowledge, world: World) -> Any:
+    if isinstance(attack, ReconstructionAttack):
+        return attack.reconstruct(known, reconstruction_task(world))
+    assert isinstance(attack, MembershipAttack)
+    return attack.infer(known, MembershipTask(world.unseen))
+
+
+def reconstruction_task(world: World) -> ReconstructionTask:
+    labels = tuple(torch.split(world.shards["client:0"].labels[: world.watch.targets], 1))
+    return ReconstructionTask("first", 0, world.watch.targets, 1, labels)
+
+
+def fingerprint(known: Knowledge) -> str:
+    return digest_of([blob.hex() for blob in blobs(known.view)])
+
+
+def tensors_of(answer: Any) -> list[torch.Tensor]:
+    return list(answer.images) if hasattr(answer, "images") else [answer.scores, answer.decisions]
+
+
+ALL = [*attack_names("reconstruction"), *attack_names("membership")]
+
+
+def test_there_are_attacks_of_both_kinds() -> None:
+    assert {"prior", "inverting-gradients"} <= set(attack_names("reconstruction"))
+    assert {"loss-threshold", "shadow"} <= set(attack_names("membership"))
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_an_attack_says_what_it_is(name: str) -> None:
+    attack = small(name)
+    assert attack.summary()
+    assert attack.citation
+    known = {threat.partition(":m")[0] for threat in THREATS}
+    assert set(attack.threats) <= known
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_an_attack_answers_in_the_right_form_and_repeats_itself(world: World, name: str) -> None:
+    attack = small(name)
+    threat = attack.threats[0]
+    known = knowledge(world, threat)
+    before = fingerprint(known)
+
+    first, second = run(attack, known, world), run(attack, known, world)
+
+    check_answer(first, world.watch, world.outcome.public.shape)
+    assert len(tensors_of(first)[0]) == (len(world.unseen) if attack.goal == "membership" else 1)
+    assert all(torch.equal(a, b) for a, b in zip(tensors_of(first), tensors_of(second), strict=True))
+    assert fingerprint(known) == before, "the attack changed its view"
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_an_attack_works_under_every_threat_that_it_names(world: World, name: str) -> None:
+    attack = small(name)
+    for threat in attack.threats:
+        if threat == "server:active":  # fedavg has no such strategy; the harness skips that cell
+            continue
+        full = f"{threat}:1" if threat == "server+clients" else threat
+        assert attack.allows(full)
+        check_answer(run(attack, knowledge(world, full), world), world.watch, world.outcome.public.shape)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_adding_global_randomness_changes_nothing(world: World, name: str) -> None:
+    """An attack draws from its own seed alone, not from torch's global state."""
+    attack = small(name)
+    known = knowledge(world, attack.threats[0])
+    torch.manual_seed(1)
+    first = run(attack, known, world)
+    torch.manual_seed(2)
+    torch.rand(100)
+    second = run(attack, known, world)
+    assert all(torch.equal(a, b) for a, b in zip(tensors_of(first), tensors_of(second), strict=True))
+
+
+@pytest.mark.parametrize("name", [n for n in attack_names("reconstruction") if n != "prior"])
+def test_a_client_has_no_gradient_to_invert(world: World, name: str) -> None:
+    with pytest.raises(Unsupported, match="neither the victim's gradient"):
+        run(small(name), knowledge(world, "client"), world)

@@ -1,0 +1,67 @@
+"""What every defense must do besides keeping to its channel (test_canary.py)."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from core import registry
+from defenses.base import Defense
+from federation.task import task_of
+from tests.contract.worlds import World, defense_names, make_world
+
+
+def create(name: str) -> Defense:
+    made = registry.create("defense", name)
+    assert isinstance(made, Defense)
+    return made
+
+
+@pytest.fixture(scope="module", params=defense_names())
+def world(request: pytest.FixtureRequest) -> World:
+    return make_world(create(request.param), model_parameters={"hidden": [8]})
+
+
+def test_there_is_a_defense() -> None:
+    assert "fedavg" in defense_names()
+
+
+def test_a_defense_says_what_it_is(world: World) -> None:
+    assert world.defense.summary()
+    assert world.defense.citation
+    assert world.defense.claim
+
+
+def test_it_trains_a_finite_model_of_the_right_shape(world: World) -> None:
+    task = task_of(world.outcome.public)
+    assert set(world.outcome.model) == {*task.parameter_names, *task.buffer_names}
+    assert all(bool(value.isfinite().all()) for value in world.outcome.model.values())
+
+
+def test_the_same_seed_gives_the_same_run(world: World) -> None:
+    again = make_world(world.defense, model_parameters={"hidden": [8]})
+    for name, value in world.outcome.model.items():
+        assert torch.equal(value, again.outcome.model[name])
+
+
+def test_the_honest_reading_has_an_entry_for_every_observation(world: World) -> None:
+    for threat in ("server", "client"):
+        view = world.view(threat)
+        readings = world.defense.interpret(view)
+        assert [r.occasion for r in readings] == [o.occasion for o in view.observations]
+
+
+def test_simulate_touches_no_party_and_repeats_itself(world: World) -> None:
+    """It runs on public settings and what a client got, and what it returns has the form of a real message."""
+    view = world.view("client")
+    model = next(m.payload["model"] for o in view.observations for m in o.messages if m.kind == "model")
+    batch = world.unseen.select(torch.arange(4))
+
+    first = world.defense.simulate(world.outcome.public, {"model": model}, batch.images, batch.labels, seed=3)
+    second = world.defense.simulate(world.outcome.public, {"model": model}, batch.images, batch.labels, seed=3)
+
+    sent = next(m for o in world.view("server").observations for m in o.messages if m.sender == "client:0")
+    assert first.keys() == sent.payload.keys()
+    for name, value in first["gradient"].items():
+        assert torch.equal(value, second["gradient"][name])
+        assert value.shape == sent.payload["gradient"][name].shape

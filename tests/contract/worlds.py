@@ -1,0 +1,131 @@
+"""Small federations that the contract tests run plugins in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from core import registry
+from core.seeds import derive_seed
+from datasets.base import ImagePool, LabelledImages
+from datasets.digits import Digits
+from datasets.loading import load_pool
+from defenses.base import Defense
+from federation.payload import leaves, raw_bytes
+from federation.rounds import Federation, Outcome
+from federation.settings import Public, Training, Watch, client_name
+from federation.view import View, make_view, parse_threat
+
+THREATS = ("server", "server+keys", "server+clients:1", "server+clients:2", "client")
+
+
+@dataclass(frozen=True)
+class World:
+    """A finished federation with all its secrets, and records that nobody trained on."""
+
+    defense: Defense
+    outcome: Outcome
+    shards: dict[str, LabelledImages]
+    watch: Watch
+    seed: int
+    auxiliary: LabelledImages
+    unseen: LabelledImages
+
+    def view(self, threat: str) -> View:
+        return make_view(
+            self.outcome.transcript,
+            parse_threat(threat, len(self.shards)),
+            self.outcome.public,
+            self.outcome.secrets,
+            self.shards,
+        )
+
+
+def digits(label_noise: float = 0.0) -> ImagePool:
+    return load_pool(Digits(label_noise=label_noise))
+
+
+def make_world(
+    defense: Defense,
+    *,
+    model: str = "mlp",
+    model_parameters: dict[str, object] | None = None,
+    clients: int = 3,
+    shard: int = 12,
+    rounds: int = 3,
+    batch_size: int = 4,
+    learning_rate: float = 0.02,
+    targets: int = 2,
+    seed: int = 0,
+    label_noise: float = 0.0,
+    auxiliary: int = 40,
+    unseen: int = 40,
+    record_all: bool = False,
+    canaries: dict[str, Tensor] | None = None,
+) -> World:
+    """Deal digits to clients, train, and keep everything. `canaries` are planted in the parties' states and keys."""
+    pool = digits(label_noise)
+    order = torch.randperm(len(pool.labels), generator=torch.Generator().manual_seed(derive_seed("world", seed)))
+    parts = torch.split(
+        order, [*([shard] * clients), auxiliary, unseen, len(order) - shard * clients - auxiliary - unseen]
+    )
+    shards = {client_name(i): pool.take(parts[i]) for i in range(clients)}
+    public = Public(
+        defense=defense.name,
+        parameters=defense.parameters(),
+        model=model,
+        model_parameters=registry.create("model", model, dict(model_parameters or {})).parameters(),
+        shape=pool.shape,
+        classes=pool.classes,
+        mean=Digits.mean,
+        std=Digits.std,
+        training=Training(rounds=rounds, batch_size=batch_size, clients=clients, learning_rate=learning_rate),
+        total_rounds=rounds,
+        shard_sizes=(shard,) * clients,
+    )
+    watch = Watch(rounds=("first", "last"), targets=targets)
+    federation = Federation(defense, public, shards, watch, seed, record_all=record_all)
+    for party, value in (canaries or {}).items():
+        if party in federation.parties:
+            federation.parties[party].state["canary"] = value
+    outcome = federation.run()
+    return World(defense, outcome, shards, watch, seed, pool.take(parts[clients]), pool.take(parts[clients + 1]))
+
+
+def defense_names() -> list[str]:
+    return list(registry.entries("defense"))
+
+
+def attack_names(goal: str) -> list[str]:
+    return [name for name, entry in registry.entries("attack").items() if entry["goal"] == goal]
+
+
+def blobs(view: View, *, messages_only: bool = False) -> Iterator[bytes]:
+    """Every tensor and byte string that a view holds; or only those that reached its parties in messages."""
+    for observation in view.observations:
+        for message in observation.messages:
+            if not messages_only or message.receiver in view.parties:
+                yield from _bytes_of(message.payload)
+        if not messages_only:
+            yield from _bytes_of(dict(observation.states))
+            yield from _bytes_of(dict(observation.keys))
+    if not messages_only:
+        yield from view.secrets.values()
+        for held in view.holdings.values():
+            yield raw_bytes(held.images)
+        yield view.public.model_dump_json().encode()
+
+
+def _bytes_of(value: object) -> Iterator[bytes]:
+    for _, leaf in leaves(value):
+        if isinstance(leaf, Tensor):
+            yield raw_bytes(leaf)
+        elif isinstance(leaf, bytes):
+            yield leaf
+
+
+def holds(view: View, canary: bytes, *, messages_only: bool = False) -> bool:
+    return any(canary in blob for blob in blobs(view, messages_only=messages_only))

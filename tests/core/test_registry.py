@@ -1,0 +1,305 @@
+from __future__ import annotations
+
+import ast
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core import registry
+from core.errors import UserError
+from tests.core.helpers import in_fresh_process
+
+PLUGIN = '''
+from typing import ClassVar
+from core.plugins import Plugin
+
+class {cls}(Plugin):
+    """{cls} of the test."""
+
+    kind: ClassVar[str] = "{kind}"
+    name: ClassVar[str] = "{name}"
+    strength: int = 1
+'''
+
+
+def write_plugin(path: Path, name: str, kind: str = "defense", cls: str = "Found") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(PLUGIN.format(cls=cls, kind=kind, name=name))
+    return path
+
+
+@pytest.fixture
+def clean_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No outside plugin is left behind for other tests."""
+    monkeypatch.setattr(registry, "_loaded_files", {})
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A small checkout of its own: the true `core/` and two plugins."""
+    root = tmp_path / "checkout"
+    shutil.copytree(registry.ROOT / "core", root / "core", ignore=shutil.ignore_patterns("__pycache__"))
+    write_plugin(root / "defenses" / "first.py", "first")
+    write_plugin(root / "attacks" / "audit" / "second.py", "second", "attack")
+    monkeypatch.setattr(registry, "ROOT", root)
+    monkeypatch.setattr(registry, "INDEX_FILE", root / ".cache" / "plugins.json")
+    monkeypatch.setattr(registry, "_loaded_files", {})
+    registry.builtin_index.cache_clear()
+    yield root
+    registry.builtin_index.cache_clear()
+
+
+def known(kind: str = "defense") -> list[str]:
+    registry.builtin_index.cache_clear()
+    return list(registry.entries(kind))
+
+
+# --- discovery ----------------------------------------------------------------------------------
+
+
+def named_classes(path: Path) -> set[str]:
+    """The values of `name: ClassVar[str] = "..."` in a file, read without importing it."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ClassDef):
+            for line in node.body:
+                if (
+                    isinstance(line, ast.AnnAssign)
+                    and isinstance(line.target, ast.Name)
+                    and line.target.id == "name"
+                    and isinstance(line.value, ast.Constant)
+                ):
+                    found.add(str(line.value.value))
+    return found
+
+
+def test_every_plugin_in_the_folders_is_found() -> None:
+    by_file: dict[str, set[str]] = {}
+    for kind in registry.FOLDERS:
+        for name, entry in registry.entries(kind).items():
+            by_file.setdefault(entry["file"], set()).add(name)
+    expected = {str(path.relative_to(registry.ROOT)): named_classes(path) for path in registry.plugin_files()}
+    assert by_file == {file: names for file, names in expected.items() if names}
+    assert {"fedavg"} <= by_file["defenses/fedavg.py"]
+
+
+def test_each_kind_lives_in_its_own_folder() -> None:
+    for kind, patterns in registry.FOLDERS.items():
+        for entry in registry.entries(kind).values():
+            assert any(Path(entry["file"]).match(pattern) for pattern in patterns), entry
+
+
+def test_names_are_listed_in_natural_order() -> None:
+    found = [name for name in registry.entries("model") if name.startswith("resnet")]
+    assert found == ["resnet8", "resnet11", "resnet20", "resnet56"]
+
+
+def test_helper_files_are_no_plugins(checkout: Path) -> None:
+    write_plugin(checkout / "defenses" / "_helper.py", "helper")
+    assert known() == ["first"]
+
+
+def test_listing_imports_no_torch_and_loading_imports_one_plugin() -> None:
+    registry.builtin_index()  # the kept index holds
+    # execute
+    seen: dict[str, Any] = in_fresh_process(
+        "import sys, json; from core import registry\n"
+        "listed = sorted(registry.entries('attack')); early = sorted(sys.modules)\n"
+        "registry.load('attack', 'prior'); registry.load('defense', 'fedavg')\n"
+        "print(json.dumps({'listed': listed, 'early': early, 'late': sorted(sys.modules)}))"
+    )
+    # assert
+    assert "prior" in seen["listed"]
+    assert not {"torch", "numpy", "attacks", "defenses"} & set(seen["early"])
+    plugin_modules = {".".join(p.relative_to(registry.ROOT).with_suffix("").parts) for p in registry.plugin_files()}
+    bases = {name for name in plugin_modules if name.endswith((".base", "__init__"))}
+    loaded = (plugin_modules - bases) & set(seen["late"])
+    entry = registry.find("attack", "prior")["file"].removesuffix(".py").replace("/", ".")
+    assert loaded & {m for m in plugin_modules if m.startswith(("attacks.", "defenses."))} == {
+        entry,
+        "defenses.fedavg",
+    }
+    assert not {m for m in loaded if m.startswith(("metrics.", "datasets.")) and registered(m)}
+
+
+def registered(module: str) -> bool:
+    """Whether a module holds a plugin."""
+    file = module.replace(".", "/") + ".py"
+    return any(entry["file"] == file for entry in registry.builtin_index())
+
+
+# --- the kept index -----------------------------------------------------------------------------
+
+
+def test_the_index_is_kept_and_read_again(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # prepare
+    assert known() == ["first"]
+    assert json.loads(registry.INDEX_FILE.read_text())["entries"]
+    monkeypatch.setattr(registry, "_build_index", lambda: pytest.fail("rebuilt though nothing changed"))
+    # execute and assert
+    assert known() == ["first"]
+    assert not list(registry.INDEX_FILE.parent.glob("*.part"))
+
+
+def test_a_new_file_a_changed_one_and_a_removed_one_are_noticed(checkout: Path) -> None:
+    assert known() == ["first"]
+    write_plugin(checkout / "defenses" / "third.py", "third")
+    assert known() == ["first", "third"]
+    write_plugin(checkout / "defenses" / "third.py", "other")
+    assert known() == ["first", "other"]
+    (checkout / "defenses" / "third.py").unlink()
+    assert known() == ["first"]
+
+
+def test_the_same_size_at_another_time_is_noticed(checkout: Path) -> None:
+    path = checkout / "defenses" / "first.py"
+    assert known() == ["first"]
+    before = path.stat()
+    path.write_text(path.read_text().replace('"first"', '"fir5t"'))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
+    assert known() == ["fir5t"]
+
+
+def test_a_changed_helper_from_which_a_plugin_inherits_is_noticed(checkout: Path) -> None:
+    # prepare
+    helper = checkout / "defenses" / "_shared.py"
+    helper.write_text("from core.plugins import Plugin\nclass Shared(Plugin):\n    old: int = 1\n")
+    heir = "from defenses._shared import Shared\nclass Heir(Shared):\n    kind = 'defense'\n    name = 'heir'\n"
+    (checkout / "defenses" / "heir.py").write_text(
+        heir.replace("kind =", "kind: ClassVar[str] =")
+        .replace("name =", "name: ClassVar[str] =")
+        .replace("from defenses", "from typing import ClassVar\nfrom defenses", 1)
+    )
+    known()
+    assert list(registry.find("defense", "heir")["parameters"]) == ["old"]
+    # execute
+    helper.write_text(helper.read_text().replace("old:", "renewed:"))
+    known()
+    # assert
+    assert list(registry.find("defense", "heir")["parameters"]) == ["renewed"]
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"stamp": 1}', "null"])
+def test_a_broken_index_is_built_anew(checkout: Path, content: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry.INDEX_FILE.parent.mkdir()
+    registry.INDEX_FILE.write_text(content)
+    entry = {"kind": "defense", "name": "built", "file": "defenses/first.py", "class": "Found"}
+    monkeypatch.setattr(registry, "_build_index", lambda: [entry])
+    assert known() == ["built"]
+    assert json.loads(registry.INDEX_FILE.read_text())["entries"] == [entry]
+
+
+def test_two_of_one_name_are_refused(checkout: Path) -> None:
+    write_plugin(checkout / "defenses" / "twin.py", "first")
+    with pytest.raises(UserError, match=r"Two plugins are called defense 'first': defenses/first.py and defenses/twin"):
+        known()
+
+
+def test_one_name_in_two_kinds_is_allowed(checkout: Path) -> None:
+    write_plugin(checkout / "attacks" / "audit" / "first.py", "first", "attack")
+    assert known("attack") == ["first", "second"]
+
+
+def test_a_broken_plugin_is_one_sentence(checkout: Path) -> None:
+    (checkout / "defenses" / "broken.py").write_text("import nonsense_that_is_not_there")
+    with pytest.raises(UserError) as caught:
+        known()
+    assert "nonsense_that_is_not_there" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+# --- by name ------------------------------------------------------------------------------------
+
+
+def test_a_wrong_name_suggests_the_nearest() -> None:
+    with pytest.raises(UserError, match="There is no defense 'fedagv': did you mean 'fedavg'\\? Known: "):
+        registry.load("defense", "fedagv")
+
+
+def test_create_validates_and_takes_the_shorthand() -> None:
+    made = registry.create("model", "mlp", {"hidden": [8]})
+    assert made.parameters() == {"norm": "none", "bias": False, "hidden": [8]}
+    assert registry.create("model", "module:net.py:Net").parameters()["target"] == "net.py:Net"
+    with pytest.raises(UserError, match="The model 'mlp' takes nothing after a colon; given: mlp:8"):
+        registry.create("model", "mlp:8")
+    with pytest.raises(UserError, match="The model 'mlp' has no setting 'hiden': did you mean 'hidden'"):
+        registry.create("model", "mlp", {"hiden": [8]})
+
+
+# --- plugins from outside -----------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("clean_files")
+def test_an_outside_plugin_is_loaded_and_listed(tmp_path: Path) -> None:
+    file = write_plugin(tmp_path / "mine.py", "mine")
+    entries = registry.load_file(file)
+    assert [(e["kind"], e["name"], e["file"]) for e in entries] == [("defense", "mine", str(file))]
+    assert "mine" in registry.entries("defense")
+    assert registry.create("defense", "mine", {"strength": 5}).parameters() == {"strength": 5}
+    # again, and by another spelling of the path: the same classes
+    again = registry.load_file(tmp_path / "x" / ".." / "mine.py")
+    assert again == entries
+    assert registry.load("defense", "mine") is registry.load("defense", "mine")
+
+
+@pytest.mark.usefixtures("clean_files")
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("import nonsense_that_is_not_there", "does not import: ModuleNotFoundError: No module named 'nonsense"),
+        ("def (", "does not import: SyntaxError"),
+        ("1 / 0", "does not import: ZeroDivisionError: division by zero."),
+        ("x = 1", "defines no plugin: a class that sets `name`, derived from Defense or Attack."),
+        ("from defenses.fedavg import FedAvg", "defines no plugin"),
+    ],
+)
+def test_an_outside_file_that_is_no_plugin_is_one_sentence(tmp_path: Path, content: str, message: str) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(content)
+    with pytest.raises(UserError) as caught:
+        registry.load_file(file)
+    assert message in str(caught.value)
+    assert str(file) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("clean_files")
+def test_an_outside_file_that_is_not_there_or_not_python(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="There is no plugin file"):
+        registry.load_file(tmp_path / "absent.py")
+    with pytest.raises(UserError, match="There is no plugin file"):
+        registry.load_file(tmp_path)
+    (tmp_path / "mine.txt").write_text("x = 1")
+    with pytest.raises(UserError, match=r"is not a Python file: a plugin file ends in \.py\."):
+        registry.load_file(tmp_path / "mine.txt")
+
+
+@pytest.mark.usefixtures("clean_files")
+def test_a_mended_file_loads_after_a_broken_one(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("1 / 0")
+    with pytest.raises(UserError):
+        registry.load_file(file)
+    write_plugin(file, "mine")
+    assert [e["name"] for e in registry.load_file(file)] == ["mine"]
+
+
+@pytest.mark.usefixtures("clean_files")
+def test_an_outside_plugin_cannot_take_a_name_that_is_taken(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="Two plugins are called defense 'fedavg'"):
+        registry.load_file(write_plugin(tmp_path / "mine.py", "fedavg"))
+    # and the refused one shadows nobody
+    assert registry.find("defense", "fedavg")["file"] == "defenses/fedavg.py"
+
+
+@pytest.mark.usefixtures("clean_files")
+def test_two_outside_plugins_cannot_have_one_name(tmp_path: Path) -> None:
+    first = registry.load_file(write_plugin(tmp_path / "a.py", "mine"))
+    with pytest.raises(UserError, match="Two plugins are called defense 'mine'"):
+        registry.load_file(write_plugin(tmp_path / "b.py", "mine"))
+    assert registry.find("defense", "mine") == first[0]

@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import ast
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from core.registry import ROOT, plugin_files
+from core.sources import PACKAGES, imported_modules, module_file, source_digests
+from tests.core.helpers import in_fresh_process
+
+FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def test_imports_are_found_wherever_they_stand() -> None:
+    source = (
+        "import core.seeds, json\n"
+        "from federation.models import base\n"
+        "from typing import TYPE_CHECKING\n"
+        "if TYPE_CHECKING:\n    from core.plugins import Plugin\n"
+        "def late():\n    from core import randomness as r\n"
+    )
+    assert imported_modules(source) == {
+        "core",
+        "core.seeds",
+        "core.plugins",
+        "core.randomness",
+        "federation",
+        "federation.models",
+        "federation.models.base",
+    }
+
+
+def test_others_modules_are_not_ours() -> None:
+    assert imported_modules("import torch, numpy as np\nfrom pathlib import Path\nfrom core.nowhere import x") == {
+        "core"
+    }
+    assert module_file("torch.nn") is None
+    assert module_file("tests.core") is None
+    assert module_file("core.seeds") == ROOT / "core" / "seeds.py"
+    assert module_file("core") == ROOT / "core" / "__init__.py"
+
+
+def test_nobody_imports_relatively() -> None:
+    # the closure does not follow relative imports
+    relative = [
+        path
+        for path in FILES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and node.level
+    ]
+    assert relative == []
+
+
+def test_nobody_imports_by_a_text_but_the_registry_and_the_two_doors() -> None:
+    # the closure does not follow importlib either: those who use it load plugins (roots of their own) or packages
+    # of others
+    users = {module_name(path) for path in FILES if "importlib" in path.read_text()}
+    assert users <= {"core.registry", "core.vision", "federation.models.module", "leaderboard.provenance"}
+
+
+def test_the_closure_is_transitive_and_holds_the_files_digests() -> None:
+    digests = source_digests(["defenses.fedavg"])
+    # fedavg -> base -> task -> models.base -> plugins -> errors
+    reached = ("defenses", "defenses.base", "federation.task", "federation.models.base", "core.plugins", "core.errors")
+    for name in ("defenses.fedavg", *reached):
+        path = module_file(name)
+        assert path is not None
+        assert digests[name] == hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_unrelated_plugins_are_not_in_it() -> None:
+    found = set(source_digests(["leaderboard.cell", "defenses/fedavg.py"]))
+    plugins = {module_name(path) for path in plugin_files() if not path.name.startswith(("_", "base"))}
+    assert "defenses.fedavg" in found
+    assert found & {p for p in plugins if p.startswith(("defenses.", "attacks.", "federation.models."))} == {
+        "defenses.fedavg"
+    }
+
+
+def test_a_file_is_its_module_however_it_is_spelled() -> None:
+    by_name = source_digests(["defenses.fedavg"])
+    assert source_digests(["defenses/fedavg.py"]) == by_name
+    assert source_digests([str(ROOT / "defenses" / "fedavg.py")]) == by_name
+
+
+@pytest.mark.parametrize("path", FILES, ids=module_name)
+def test_the_packages_of_a_module_belong_to_it(path: Path) -> None:
+    name = module_name(path)
+    parts = name.split(".")
+    parents = {".".join(parts[:i]) for i in range(1, len(parts))}
+    assert parents <= set(source_digests([name]))
+
+
+def test_an_outside_plugin_counts_by_what_it_says_not_where_it_lies(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "mine.py").write_text("from core import seeds\n")
+    first = source_digests([str(tmp_path / "a" / "mine.py")])
+    assert first == source_digests([str(tmp_path / "b" / "mine.py")])
+    assert {"mine.py", "core", "core.seeds"} <= set(first)
+    (tmp_path / "b" / "mine.py").write_text("from core import seeds  # changed\n")
+    second = source_digests([str(tmp_path / "b" / "mine.py")])
+    assert second["mine.py"] != first["mine.py"]
+    assert second["core.seeds"] == first["core.seeds"]
+
+
+def test_two_outside_plugins_of_one_file_name_both_count(tmp_path: Path) -> None:
+    files = [tmp_path / folder / "mine.py" for folder in ("a", "b")]
+    for number, file in enumerate(files):
+        file.parent.mkdir()
+        file.write_text(f"x = {number}\n")
+    roots = [str(file) for file in files]
+    before = source_digests(roots)
+    assert source_digests(roots[::-1]) == before
+    for file in files:
+        old = file.read_text()
+        file.write_text(old + "# changed\n")
+        assert source_digests(roots) != before
+        file.write_text(old)
+
+
+def test_a_root_that_is_not_there_is_an_error() -> None:
+    with pytest.raises(FileNotFoundError, match=r"core\.nowhere"):
+        source_digests(["core.nowhere"])
+
+
+@pytest.mark.parametrize("root", ["leaderboard.cell", "leaderboard.worker"])
+def test_the_static_closure_covers_what_is_really_imported(root: str) -> None:
+    loaded: list[str] = in_fresh_process(f"import {root}, sys, json; print(json.dumps(sorted(sys.modules)))")
+    ours = {name for name in loaded if name.partition(".")[0] in PACKAGES and module_file(name)}
+    assert root in ours
+    assert ours <= set(source_digests([root]))
