@@ -128,6 +128,9 @@ class Defense(Plugin):
             model[name] = model[name] - training.learning_rate * velocity[name]
         model.update(buffers)
 
+    def check(self, public: Public) -> None:
+        """Refuse settings that the scheme cannot work with, by a `UserError`; called before anything runs."""
+
     # --- what others may ask of a defense ---------------------------------------------------
 
     def global_model(self, server_state: Payload) -> Parameters:

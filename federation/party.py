@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from core.randomness import Stream, derive_key
 from datasets.base import LabelledImages
+from federation.oracle import Oracle, RecordedOracle
 from federation.payload import Payload, Value, copy_value, size_in_bytes
 from federation.settings import SERVER, Public
 
@@ -70,6 +71,7 @@ class Party:
         self.keys: Payload = {}
         self.occasion = Occasion(0, None, "setup", (), 0)
         self.batch: LabelledImages | None = None
+        self.oracle: Oracle | RecordedOracle | None = None
         self._inbox: list[Message] = []
         self._deliver: Callable[[Message], None] | None = None
         self._step = ""

@@ -18,9 +18,11 @@ from core.errors import unknown_name
 from core.randomness import derive_key, run_secret
 from core.seeds import derive_seed
 from datasets.base import LabelledImages
+from federation.oracle import Ledger, Oracle, RecordedOracle
 from federation.party import Clock, Message, Occasion, Party, ProtocolError, Step
 from federation.payload import Parameters, Payload, copy_value
 from federation.settings import SERVER, VICTIM, Public, Watch, client_name
+from federation.task import task_of
 from federation.transcript import Observation, Transcript
 
 
@@ -52,6 +54,7 @@ class Outcome:
     cpu_seconds: Mapping[str, float]
     bytes_by_kind: Mapping[str, int]
     client_rounds: int
+    ledger: Ledger
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,11 @@ class Script:
         """What `sender` sent in that step of that occasion."""
         found = [o for o in self.transcript.observations if o.occasion == occasion]
         return [m for o in found for m in o.messages if m.step == step and m.sender == sender]
+
+    def answers(self, occasion: Occasion, party: str) -> list[torch.Tensor]:
+        """What the oracle told that party in that occasion."""
+        found = [o for o in self.transcript.observations if o.occasion == occasion]
+        return [answer for o in found for answer in o.oracle.get(party, [])]
 
 
 @dataclass
@@ -85,6 +93,7 @@ class Federation:
     observations: list[Observation] = field(default_factory=list)
     clocks: dict[str, Clock] = field(default_factory=lambda: defaultdict(Clock))
     bytes_by_kind: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    ledger: Ledger = field(default_factory=Ledger)
 
     def __post_init__(self) -> None:
         if self.watch is not None:
@@ -97,9 +106,10 @@ class Federation:
         names = (SERVER, *self.public.clients, *self.scheme.third_parties())
         self.secrets = self.secrets or {name: derive_key(root, "party", name) for name in names}
         self.parties = {
-            name: Party(name, self.public, self.secrets.get(name, b""), self.shards.get(name)) for name in names
+            name: Party(name, self.public.model_copy(deep=True), self.secrets.get(name, b""), self.shards.get(name))
+            for name in names
         }
-        # each party has its own copy of the defense, so that even a mutated one carries nothing across
+        # each party has its own copy of the settings and the defense: even a mutated one carries nothing across
         self._schemes: dict[str, Scheme] = {name: self.scheme.model_copy(deep=True) for name in names}
         self._log: list[Message] = []
         self._taken: dict[str, int] = defaultdict(int)
@@ -135,7 +145,15 @@ class Federation:
             {key: clock.cpu[key] + setup.cpu[key] for key in {**clock.cpu, **setup.cpu}},
             dict(self.bytes_by_kind),
             client_rounds,
+            self.ledger,
         )
+
+    def _oracle(self, occasion: Occasion, name: str, observed: bool) -> Oracle | RecordedOracle:
+        """What this client may ask beyond its own knowledge (see `federation.oracle`)."""
+        if self.script is not None:
+            return RecordedOracle(self.script.answers(occasion, name))
+        state = self.parties[SERVER].state
+        return Oracle(task_of(self.public), self._global_model, lambda: state, self.ledger, observed)
 
     def _global_model(self) -> Parameters:
         return self.scheme.global_model(self.parties[SERVER].state) if self._is_live(SERVER) else {}
@@ -165,6 +183,7 @@ class Federation:
         for name, party in self.parties.items():
             party.occasion = occasion
             party.batch = self._batch(name, occasion)
+            party.oracle = self._oracle(occasion, name, keep) if party.role == "client" else None
             party._clock = self.clocks[occasion.kind]
         steps: Sequence[Step] = getattr(self.scheme, part)()
         for position, step in enumerate(steps):
@@ -249,4 +268,5 @@ class Federation:
             tuple(self._log),
             {name: copy_value(party.state) for name, party in present.items()},
             {name: copy_value(party.keys) for name, party in present.items() if party.keys},
+            {name: party.oracle.answers for name, party in present.items() if party.oracle and party.oracle.answers},
         )

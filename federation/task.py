@@ -33,6 +33,10 @@ class Task:
         self._mean = torch.tensor(public.mean).view(-1, 1, 1)
         self._std = torch.tensor(public.std).view(-1, 1, 1)
 
+    def skeleton(self) -> nn.Module:
+        """The network's architecture; its weights mean nothing."""
+        return self._network
+
     def initial(self, generator_seed: int) -> Parameters:
         """Freshly initialised parameters and buffers (torch's default initialisation), from a seed."""
         model = cast(Model, registry.create("model", self.public.model, self.public.model_parameters))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,16 @@ from federation.payload import Packer, Payload, unpack
 
 @dataclass(frozen=True)
 class Observation:
-    """One observed run of the protocol: its messages, and the parties' states and keys when it ended."""
+    """One observed run of the protocol: its messages, and the parties' states and keys when it ended.
+
+    `oracle` holds what `federation.oracle` told each client, for replay alone: no view has it, no file keeps it.
+    """
 
     occasion: Occasion
     messages: tuple[Message, ...]
     states: Mapping[str, Payload]
     keys: Mapping[str, Payload]
+    oracle: Mapping[str, list[Tensor]] = field(default_factory=dict)
 
     def limited(self, parties: Iterable[str], key_holders: Iterable[str]) -> Observation:
         """What these parties hold of it: messages that they sent or got, their states, those keys."""

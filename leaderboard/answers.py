@@ -63,7 +63,7 @@ def save_answer(path: Path, answer: Answer, cost: Cost) -> None:
     """Keep an answer as safetensors; remarks and cost go into its header."""
     tensors: dict[str, Tensor]
     if isinstance(answer, ReconstructionAnswer):
-        tensors = {f"images/{i}": x.detach().cpu().float().contiguous() for i, x in enumerate(answer.images)}
+        tensors = {f"images/{i}": x.detach().cpu().float() for i, x in enumerate(answer.images)}
     else:
         tensors = {"scores": answer.scores.detach().cpu().double(), "decisions": answer.decisions.cpu().to(torch.uint8)}
     notes = {
@@ -71,7 +71,8 @@ def save_answer(path: Path, answer: Answer, cost: Cost) -> None:
         "diagnostics": json.dumps({k: float(v) for k, v in answer.diagnostics.items()}, allow_nan=False),
         "cost": cost.model_dump_json(),
     }
-    write_bytes(path, save(tensors, notes))
+    # copies, since an attack may give one image for several problems and safetensors refuses shared memory
+    write_bytes(path, save({name: tensor.clone().contiguous() for name, tensor in tensors.items()}, notes))
 
 
 def load_answer(path: Path) -> tuple[Answer, Cost]:

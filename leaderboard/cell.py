@@ -52,12 +52,17 @@ def _compute(job: Job, cage: Cage, log: Path) -> Record:
         scored = score(job, answer)
         return Record(**base, status="ok", cost=cost, **scored)
     except Unsupported as reason:
-        return Record(**base, status="skipped", reason=str(reason))
+        return Record(**base, status="skipped", reason=_line(str(reason)))
     except AttackFailed as failure:
-        return Record(**base, status="failed", reason=str(failure), traceback=failure.trace)
+        return Record(**base, status="failed", reason=_line(str(failure)), traceback=failure.trace)
     except Exception as error:
         said = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-        return Record(**base, status="failed", reason=said, traceback=traceback.format_exc())
+        return Record(**base, status="failed", reason=_line(said), traceback=traceback.format_exc())
+
+
+def _line(text: str) -> str:
+    """A reason is one line: the traceback has the rest."""
+    return " ".join(text.split())
 
 
 # --- the attack ---------------------------------------------------------------------------------

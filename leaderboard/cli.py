@@ -77,7 +77,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command = {"run": commands.run, "table": commands.table, "report": commands.report, "show": commands.show}
         return command[args.command](args)
     except UserError as error:
-        print(f"run_benchmark.py: {error}", file=sys.stderr)
+        sentence = " ".join(str(error).split())  # one line, whatever a library's message looked like
+        print(f"run_benchmark.py: {sentence}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("\nStopped. What was finished is kept: the same command goes on from there.", file=sys.stderr)

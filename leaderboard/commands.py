@@ -14,6 +14,7 @@ from core import registry
 from core.errors import UserError
 from leaderboard.engine import Engine
 from leaderboard.estimate import estimate
+from leaderboard.files import sweep
 from leaderboard.images import originals, reconstructions
 from leaderboard.listing import cell_tables
 from leaderboard.page import write_page
@@ -47,6 +48,8 @@ def run(args: argparse.Namespace) -> int:
         _print_plan(plan, workers)
         return 0
     _writable(folder)
+    for part in (folder, folder / "records", folder / "trainings"):
+        sweep(part)
     save_run(folder, plan)
     progress = Progress(sys.stderr)
     engine = Engine(plan, workers, progress.tell, args.retry_failed)
@@ -139,15 +142,18 @@ def _write_page(opened: Run) -> Path:
     def truth(record: Record) -> Tensor | None:
         return originals(record, opened.job_of(record))
 
-    return write_page(
-        opened.folder / "report",
-        title=f"LeakBoard: {opened.file.suite}",
-        description=". ".join([opened.file.description, *notes]),
-        tables=[*opened.rankings(), *cell_tables(opened.records)],
-        records=opened.records,
-        originals=truth,
-        reconstructions=lambda record: reconstructions(record, records, truth(record)),
-    )
+    try:
+        return write_page(
+            opened.folder / "report",
+            title=f"LeakBoard: {opened.file.suite}",
+            description=". ".join([opened.file.description, *notes]),
+            tables=[*opened.rankings(), *cell_tables(opened.records)],
+            records=opened.records,
+            originals=truth,
+            reconstructions=lambda record: reconstructions(record, records, truth(record)),
+        )
+    except OSError as error:
+        raise UserError(f"The page cannot be written to {opened.folder / 'report'}: {error.strerror}.") from None
 
 
 def _print_plan(plan: Plan, workers: int) -> None:

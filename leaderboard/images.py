@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
 from attacks.base import ReconstructionAnswer
@@ -37,7 +38,9 @@ def originals(record: Record, job: Job | None) -> Tensor | None:
         run="", training=training.model_copy(update={"seed": 0}), training_key="", data_digest="", locations=locations
     )
     pool = _pool(bare.model_dump_json())
-    return None if pool is None else pool.take(torch.tensor(record.target_indices)).images
+    if pool is None or not all(0 <= index < len(pool.labels) for index in record.target_indices):
+        return None
+    return pool.take(torch.tensor(record.target_indices)).images
 
 
 def reconstructions(record: Record, folder: Path, truth: Tensor | None) -> Tensor | None:
@@ -48,11 +51,13 @@ def reconstructions(record: Record, folder: Path, truth: Tensor | None) -> Tenso
     path = folder / Path(record.reconstructions).name
     if not path.is_file():
         return None
-    answer, _ = load_answer(path)
-    if not isinstance(answer, ReconstructionAnswer):
-        return None
-    if truth is None:
-        return torch.cat(list(answer.images))
-    size = len(truth) // len(answer.images)
-    pairs = zip(answer.images, torch.split(truth, size), strict=True)
-    return torch.cat([images[match(images, original)] for images, original in pairs])
+    try:
+        answer, _ = load_answer(path)
+        if not isinstance(answer, ReconstructionAnswer):
+            return None
+        if truth is None:
+            return torch.cat(list(answer.images))
+        pairs = zip(answer.images, torch.split(truth, len(truth) // len(answer.images)), strict=True)
+        return torch.cat([images[match(images, original)] for images, original in pairs])
+    except (SafetensorError, ValueError, LookupError, RuntimeError, ZeroDivisionError):
+        return None  # not what a record of ours has beside it: the page and the terminal do without pictures

@@ -77,7 +77,7 @@ def select(
     if attacks:
         columns = [column for column in columns if column.title in attacks]
     update = {"defenses": tuple(rows), "attacks": tuple(columns), "seeds": tuple(seeds) or suite.seeds}
-    return Suite.model_validate(suite.model_copy(update=update).model_dump())
+    return Suite.parse(suite.model_copy(update=update).model_dump(), f"The suite {suite.name} with these options")
 
 
 def _known(kind: str, name: str, titles: list[str]) -> dict[str, Any]:
@@ -174,6 +174,7 @@ def _check(job: Job, pool: ImagePool) -> Public:
     public = public_of(job, pool, splits_of(job, pool))
     Watch.model_validate(job.training.observe).check_targets(public.shard_sizes[0])
     task_of(public)
+    job.make_defense().check(public)
     return public
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import threading
 from functools import cache
 from multiprocessing.context import BaseContext
 from pathlib import Path
@@ -18,6 +19,7 @@ PRELOAD = [
     "scipy.optimize",
     "leaderboard.cell",
     "leaderboard.training",
+    "leaderboard.worker",
 ]
 
 
@@ -39,9 +41,17 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def ignore_interrupts() -> None:
-    """Ctrl-C reaches every process of the terminal; the engine alone answers it, and ends the others."""
+def obey_engine() -> None:
+    """End when the engine ends, even if it was killed, and leave Ctrl-C to it: it ends the others itself."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_die_with_engine, daemon=True).start()
+
+
+def _die_with_engine() -> None:
+    engine = multiprocessing.parent_process()  # who asked the fork server for this process, not the fork server
+    if engine is not None:
+        engine.join()
+        os._exit(1)
 
 
 def print_into(path: Path) -> None:

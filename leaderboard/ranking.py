@@ -67,6 +67,15 @@ def _evidence(label: str, moment: str | None, group: list[Record]) -> Evidence:
     return Evidence(label, moment, values, strata, tuple(group))
 
 
+def aligned(found: Sequence[Evidence]) -> list[Evidence]:
+    """The same attacks on the seeds that all of them have, so that they are compared on the same targets."""
+    if not found:
+        return []
+    common = set.intersection(*(set(evidence.strata.tolist()) for evidence in found))
+    rows = [np.flatnonzero(np.isin(evidence.strata, sorted(common))) for evidence in found]
+    return [evidence.take(kept) for evidence, kept in zip(found, rows, strict=True)] if common else []
+
+
 def halves(evidence: Evidence) -> tuple[Ints, Ints]:
     """The items on which the worst attack is chosen, and those on which it is reported, half of each seed's."""
     choose, report = [], []

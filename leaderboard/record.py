@@ -85,6 +85,13 @@ class TrainingSummary(Settings):
     observed: dict[str, int] = Field(description="moment -> round index")
     bytes_by_kind: dict[str, int] = Field(description="bytes sent in all training rounds, by message kind")
     claims: dict[str, JsonValue] = Field(default_factory=dict, description="what the defense claims, in numbers")
+    oracle: dict[str, int] = Field(
+        default_factory=dict, description="facts that no client could know but the scheme assumes: name -> times asked"
+    )
+    clipped_share: float | None = Field(None, description="share of training and probe examples that were clipped")
+    measured: dict[str, float] = Field(
+        default_factory=dict, description="worst value over observed rounds of what the harness measured"
+    )
     seconds: dict[str, float] = Field(description="wall seconds by role/phase, sum over training rounds and set-up")
     cpu_seconds: dict[str, float] = Field(description="CPU seconds by role/phase")
     wall_seconds: float = Field(description="wall seconds of the whole training")
@@ -114,7 +121,7 @@ class Provenance(Settings):
 class Record(Settings):
     """The scored outcome of one cell. Never NaN: null and a status or reason."""
 
-    schema_version: int = SCHEMA_VERSION
+    schema_version: int = Field(SCHEMA_VERSION, ge=1, le=SCHEMA_VERSION, description="newer ones are refused")
     key: str = Field(description="SHA-256 of the ingredients")
     ingredients: dict[str, JsonValue]
     cell: CellSpec

@@ -36,7 +36,7 @@ from attacks.base import (
 )
 from core import registry
 from core.errors import Unsupported
-from leaderboard.processes import context, ignore_interrupts, one_thread, print_into
+from leaderboard.processes import context, obey_engine, one_thread, print_into
 from leaderboard.record import Cost
 
 Answer = ReconstructionAnswer | MembershipAnswer
@@ -134,7 +134,7 @@ def open_cage() -> tuple[Any, Cage]:
 def _child(errands: Connection, pipe: Connection) -> None:
     """Child process: run the attack, send back ("ok" | "unsupported" | "failed", ...)."""
     global _forbidden
-    ignore_interrupts()
+    obey_engine()
     try:
         log, parcel = pickle.loads(errands.recv_bytes())
     except EOFError:  # the worker needs no attack: it has the answer already, or cannot have one

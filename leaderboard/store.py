@@ -97,12 +97,14 @@ def open_run(folder: Path) -> Run:
     """Open a run's folder; one clear sentence where there is none."""
     path = folder / "run.json"
     try:
-        return Run(folder, RunFile.model_validate(json.loads(path.read_text(encoding="utf-8"))))
+        opened = Run(folder, RunFile.model_validate(json.loads(path.read_text(encoding="utf-8"))))
+        assert opened.jobs is not None  # reads them, so that a file that cannot be used is refused here
+        return opened
     except FileNotFoundError:
         raise UserError(
             f"There is no run in {folder}: `run_benchmark.py run` makes one; --out names its folder."
         ) from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} is not the file of a run ({type(error).__name__}): run the suite again.") from None
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from core.seeds import natural_order
 from leaderboard.ranking import (
     Evidence,
+    aligned,
     auc_draws,
     gather,
     halves,
@@ -95,23 +96,27 @@ def _by_defense(records: Sequence[Record]) -> dict[str, list[Record]]:
 
 def _reconstruction_table(dataset: str, threat: str, records: list[Record], utility: Utility) -> Table:
     groups = {name: gather(group) for name, group in _by_defense(records).items()}
-    moment = _ranking_moment(groups.get(utility.control, []))
+    everything = [evidence for found in groups.values() for evidence in found]
+    moment = _ranking_moment(groups.get(utility.control) or everything)
     rows, notes = [], []
     for name, found in groups.items():
-        here = [evidence for evidence in found if evidence.moment == moment]
+        here = aligned([evidence for evidence in found if evidence.moment == moment])
         row = _reconstruction_row(name, here)
         if row is not None:
             rows.append(row)
     valid = any(row.defense == utility.control and row.cells["excess"].text is None for row in rows)
     if not valid:
-        notes.append(_invalid(utility.control, "its PSNR is not above the prior"))
+        known = any(row.defense == utility.control for row in rows)
+        notes.append(_invalid(utility.control, "its PSNR is not above the prior" if known else "it has no score"))
+    if everything and not any(_is_prior(evidence) for evidence in everything):
+        notes.append("There is no prior among the attacks, so there is nothing to compare with: add it to the suite.")
     title = f"Reconstruction, {dataset}, threat {threat}" + (f", {moment} round" if moment else "")
     return _finish(title, RECONSTRUCTION, rows, notes, records, utility, valid)
 
 
 def _ranking_moment(control: list[Evidence]) -> str | None:
-    """The observed round in which the control breaks most."""
-    attacks = [evidence for evidence in control if not _is_prior(evidence)]
+    """The observed round in which the control breaks most (anybody, where the control has no score at all)."""
+    attacks = [evidence for evidence in control if not _is_prior(evidence)] or control
     return max(attacks, key=reconstruction_harm).moment if attacks else None
 
 
@@ -158,12 +163,13 @@ def _reconstruction_row(name: str, found: list[Evidence]) -> RankedRow | None:
 def _membership_table(dataset: str, threat: str, records: list[Record], utility: Utility) -> Table:
     rows = []
     for name, group in _by_defense(records).items():
-        row = _membership_row(name, gather(group))
+        row = _membership_row(name, aligned(gather(group)))
         if row is not None:
             rows.append(row)
     control = [row for row in rows if row.defense == utility.control]
     valid = any(row.cells["auc"].low is not None and row.cells["auc"].low > 0.5 for row in control)
-    notes = [] if valid else [_invalid(utility.control, "its AUC interval is not above 0.5")]
+    why = "its AUC interval is not above 0.5" if control else "it has no score"
+    notes = [] if valid else [_invalid(utility.control, why)]
     return _finish(f"Membership, {dataset}, threat {threat}", MEMBERSHIP, rows, notes, records, utility, valid)
 
 
@@ -220,7 +226,15 @@ def _differ(first: RankedRow, second: RankedRow) -> bool:
     if "auc" in first.harms:  # bootstrap draws with the same resamples: their differences are paired
         interval = percentile_interval(first.harms["auc"] - second.harms["auc"])
         return not interval.low <= 0 <= interval.high
-    return separated(first.harms, second.harms, first.strata)
+    common = np.intersect1d(first.strata, second.strata)
+    if not len(common):
+        return False  # no seed worked for both: nothing tells them apart
+    left, right = np.isin(first.strata, common), np.isin(second.strata, common)
+    return separated(
+        {name: values[left] for name, values in first.harms.items()},
+        {name: values[right] for name, values in second.harms.items()},
+        first.strata[left],
+    )
 
 
 def _invalid(control: str, why: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -112,6 +113,9 @@ def _summary(job: Job, outcome: Outcome, pool: ImagePool, splits: Splits, second
         observed={moment: index for index, moment in outcome.observed.items()},
         bytes_by_kind=dict(outcome.bytes_by_kind),
         claims=job.make_defense().claims(outcome.public),
+        oracle=dict(outcome.ledger.uses),
+        clipped_share=outcome.ledger.clipped / outcome.ledger.examples if outcome.ledger.examples else None,
+        measured={name: value for name, value in outcome.ledger.worst.items() if math.isfinite(value)},
         seconds=dict(outcome.seconds),
         cpu_seconds=dict(outcome.cpu_seconds),
         wall_seconds=seconds,

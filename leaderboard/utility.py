@@ -27,7 +27,8 @@ class Utility:
 
     def passes(self, defense: str) -> bool:
         """Whether the defense is accurate enough to be ranked (everyone is, where there is no control)."""
-        return self.needed is None or self.accuracy.get(defense, 0.0) >= self.needed
+        # the hair is for rounding: 0.72 is 90 % of 0.8, though 0.9 * 0.8 is a little more in floats
+        return self.needed is None or self.accuracy.get(defense, 0.0) >= self.needed - 1e-9
 
     def verdict(self, defense: str) -> str:
         """Why a defense is not ranked."""

@@ -11,7 +11,7 @@ from core.errors import UserError
 from leaderboard.cell import run_cell
 from leaderboard.files import write_text
 from leaderboard.jobs import Job
-from leaderboard.processes import ignore_interrupts, one_thread, print_into
+from leaderboard.processes import obey_engine, one_thread, print_into
 from leaderboard.sandbox import Cage
 from leaderboard.training import run_training
 
@@ -29,7 +29,7 @@ def failure_file(job: Job) -> Path:
 
 def work(text: str, cage: Cage | None) -> None:
     """Do the job of this JSON text. A training that raises leaves its traceback in `failure_file`."""
-    ignore_interrupts()
+    obey_engine()
     job = Job.model_validate_json(text)
     log = log_file(job)
     log.unlink(missing_ok=True)

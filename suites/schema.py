@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import yaml
 from pydantic import Field, ValidationError, model_validator
@@ -17,6 +17,7 @@ from federation.settings import Training, Watch
 from federation.view import parse_threat
 
 MAX_SUITE_BYTES = 1_000_000
+Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 
 
 class Entry(Settings):
@@ -54,13 +55,13 @@ class AttackEntry(Entry):
 class Suite(Settings):
     """A whole suite, as it stands in `suites/*.yaml`."""
 
-    name: str = Field(min_length=1, max_length=60, pattern=r"^[A-Za-z0-9._-]+$")
+    name: str = Field(min_length=1, max_length=60, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     description: str = ""
     datasets: tuple[Entry, ...] = Field(min_length=1)
     model: Entry
     training: Training
     observe: Watch = Watch()
-    seeds: tuple[int, ...] = Field((0,), min_length=1)
+    seeds: tuple[Seed, ...] = Field((0,), min_length=1)
     defenses: tuple[DefenseEntry, ...] = Field(min_length=1)
     attacks: tuple[AttackEntry, ...] = Field(min_length=1)
     control: str = Field("fedavg", description="label of the row without a defense")
@@ -77,7 +78,11 @@ class Suite(Settings):
                 raise ValueError(f"two {what} are called {', '.join(sorted(twice))}: give one of them a label")
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError("seeds must differ")
+        if len(set(self.observe.rounds)) < len(self.observe.rounds):
+            raise ValueError("the observed rounds must differ")
         for attack in self.attacks:
+            if len(set(attack.threats)) < len(attack.threats):
+                raise ValueError(f"the threats of {attack.title} must differ")
             for threat in attack.threats:
                 _check_threat(threat, self.training.clients)
         return self
@@ -106,7 +111,10 @@ def load_suite(name_or_file: str) -> Suite:
         raise UserError(f"The suite {path.name} is too large: at most {MAX_SUITE_BYTES} bytes are read.")
     try:
         given = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+    except OSError as error:
+        raise UserError(f"The suite {path} cannot be read: {error.strerror}.") from None
+    # YAML's own constructors let out what they stumble over: a month 13, a number of 5,000 digits, `!!bool maybe`
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:
         where = getattr(error, "problem_mark", None)
         line = f" in line {where.line + 1}" if where else ""
         raise UserError(f"The suite {path.name} is not valid YAML{line}: {getattr(error, 'problem', error)}.") from None

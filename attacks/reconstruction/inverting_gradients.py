@@ -32,7 +32,8 @@ class InvertingGradients(ReconstructionAttack):
 
     iterations: int = Field(1000, ge=1, le=1_000_000)
     restarts: int = Field(1, ge=1, le=64)
-    learning_rate: float = Field(0.1, gt=0, description="in the model's normalised space")
+    # both chosen by benchmarks/tune_inversion.py on auxiliary victims
+    learning_rate: float = Field(0.3, gt=0, description="in the model's normalised space")
     tv: float = Field(1e-2, ge=0, description="weight of the total variation")
 
     def budget(self) -> dict[str, int]:

@@ -1,7 +1,9 @@
-"""Statistical tests here have fixed keys: they pass or fail for good. Each states how often a right stream would fail."""
+"""Statistical tests have fixed keys, so they pass or fail for good; of all right keys, FALSE_ALARM would fail each."""
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import math
 
 import numpy as np
@@ -19,9 +21,6 @@ KEY = bytes(range(32))
 
 def test_hkdf_is_rfc_5869() -> None:
     # by hand: HMAC-SHA256 of the secret under a zero salt, then of info and 0x01 under that
-    import hashlib
-    import hmac
-
     info = b"leakboard" + b"\x01\x00\x00\x00a" + b"\x02\x00\x00\x0012"
     extracted = hmac.new(bytes(32), b"secret", hashlib.sha256).digest()
     expected = hmac.new(extracted, info + b"\x01", hashlib.sha256).digest()

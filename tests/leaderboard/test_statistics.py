@@ -13,13 +13,11 @@ from scipy import stats
 from sklearn.metrics import roc_auc_score
 
 from leaderboard.statistics import (
-    Harms,
     Interval,
     auc_interval,
     binomial_band,
     bootstrap_mean,
     clopper_pearson,
-    competition_ranks,
     paired_difference,
     split_halves,
     wilson,
@@ -158,35 +156,6 @@ def test_pairing_sees_what_separate_intervals_miss() -> None:
     assert paired_difference(base, base, strata, seed=0) == (0, 0)
     with pytest.raises(ValueError, match="same targets"):
         paired_difference([1.0, 2.0], [1.0], [0, 0], seed=0)
-
-
-def test_a_tie_is_with_the_leader_of_the_group() -> None:
-    strata = [0] * 8 + [1] * 8
-
-    def harms(label: str, mean: float, sign: float) -> Harms:
-        return Harms(label, [mean + sign, mean - sign] * 8, strata)
-
-    # the mean difference of unlike signs has a spread of 2/√16 = 0.5, so that 0.6 is a tie; like signs differ surely
-    entries = [harms("c", 1.2, 1), harms("a", 0.0, 1), harms("b", 0.6, -1), harms("d", 9.0, 1)]
-    assert competition_ranks([entries[2], entries[0]], seed=0) == [1, 1]  # c ties with b, but b does not lead
-    assert competition_ranks(entries, seed=0) == [3, 1, 1, 4]
-    assert competition_ranks([], seed=0) == []
-    assert competition_ranks(entries[:1], seed=0) == [1]
-    with pytest.raises(ValueError, match="same targets"):
-        competition_ranks([entries[0], Harms("x", entries[0].values, strata[::-1])], seed=0)
-
-
-@given(table=st.lists(st.lists(st.integers(0, 3), min_size=6, max_size=6), min_size=1, max_size=5), data=st.data())
-@settings(max_examples=40, deadline=None)
-def test_ranks_are_consistent(table: list[list[int]], data: st.DataObject) -> None:
-    entries = [Harms(str(i), [float(v) for v in values], [0, 0, 0, 1, 1, 1]) for i, values in enumerate(table)]
-    ranks = competition_ranks(entries, seed=0, draws=60)
-    for rank in ranks:  # competition ranking: as many stand before it as its rank says
-        assert sum(other < rank for other in ranks) == rank - 1
-    means = [np.mean(values) for values in table]
-    assert all(ranks[i] <= ranks[j] for i in range(len(table)) for j in range(len(table)) if means[i] < means[j])
-    order = data.draw(st.permutations(range(len(table))))
-    assert competition_ranks([entries[i] for i in order], seed=0, draws=60) == [ranks[i] for i in order]
 
 
 def test_the_auc_interval_by_hand() -> None:

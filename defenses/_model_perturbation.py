@@ -1,0 +1,211 @@
+"""What all defenses with model perturbation share: MP_Server, LMT, MU_Server as steps of parties."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from core.errors import UserError
+from defenses.base import Defense, Gradient, Reading, mean
+from defenses.perturbation.client import Expanded, collapse, expanded_of, train
+from defenses.perturbation.server import Secret, draw_secret, perturb, recover
+from federation.party import Party
+from federation.payload import Parameters, Payload
+from federation.settings import SERVER, Public
+from federation.task import task_of
+from federation.transcript import Observation
+
+#: float32 has 24 bits; the recovery's terms cancel, so rounding of the terms becomes error of the result
+ROUNDING = 2.0**-24
+#: largest expected error of a recovered gradient, relative to its norm; the server shrinks gamma to stay below
+TOLERANCE = 2e-4
+
+
+class ModelPerturbation(Defense):
+    """The server sends a perturbed model; clients send gradient, Psi and Phi; the server recovers the gradient."""
+
+    #: whether ReLUs are followed by transitional layers (the 2L-1 layers of the paper)
+    transitional: ClassVar[bool] = True
+
+    variant: Literal["V1", "V2"] = Field(
+        "V2", description="V2: r^a public, one secret gamma (official code); V1: r a secret vector (the paper's text)"
+    )
+    clip: float | None = Field(
+        None, gt=0, description="L2 bound of an example's true gradient (by the oracle); none: off"
+    )
+    client_dtype: Literal["float32", "float64"] = Field("float32", description="what clients compute in")
+
+    def check(self, public: Public) -> None:
+        """Only the squared error and networks of ReLUs, convolutions and linear layers can be perturbed."""
+        if public.training.loss != "mse":
+            raise UserError(
+                f"The defense '{self.name}' needs loss 'mse' (its algebra is that of squared error); given: 'ce'."
+            )
+        self.expanded(public)
+
+    def expanded(self, public: Public) -> Expanded:
+        """The network that clients run."""
+        return expanded_of(public, transitional=self.transitional)
+
+    # --- server -----------------------------------------------------------------------------
+
+    def distribute(self, me: Party) -> None:
+        """MP_Server: fresh noise, common to all clients of this round; send the perturbed model."""
+        expanded = self.expanded(me.public)
+        with me.phase("MP"):
+            scale = me.state.setdefault("gamma_scale", self._first_scale(expanded))
+            secret = draw_secret(
+                me.stream("perturbation"),
+                expanded.wiring,
+                me.public.classes,
+                transitional=self.transitional,
+                variant=self.variant,
+                scale=scale,
+            )
+            hidden = perturb(
+                me.state["model"],
+                expanded.wiring,
+                secret,
+                transitional=self.transitional,
+                dtype=getattr(torch, self.client_dtype),
+            )
+        me.state["secret"] = pack_secret(secret)
+        me.state["distributed"] = dict(me.state["model"])  # the step below replaces entries of the other one
+        body: Payload = {"model": hidden}
+        if self.variant == "V2":
+            body["direction"] = secret.direction.to(getattr(torch, self.client_dtype))
+        me.broadcast(me.participants, "model", body)
+
+    def _first_scale(self, expanded: Expanded) -> float:
+        """gamma's first scale: alpha sums over the last layer's inputs, so many inputs want a small gamma."""
+        last = expanded.network.get_submodule(expanded.wiring.last.name)
+        assert isinstance(last, nn.Linear)
+        return min(1.0, 64 / last.in_features)
+
+    def aggregate(self, me: Party) -> None:
+        """MU_Server: average gradient, Psi and Phi, recover in float64, take the step."""
+        updates = list(me.received("update").values())
+        if not updates:
+            return
+        secret = unpack_secret(me.state["secret"])
+        wiring = self.expanded(me.public).wiring
+        with me.phase("Agg"):
+            gradient, psi, phi = (mean([u[part] for u in updates]) for part in ("gradient", "psi", "phi"))
+        with me.phase("Recover"):
+            recovered = recover(gradient, psi, phi, wiring, secret)
+            self._adapt(me, psi, phi, recovered, secret)
+        self.step(
+            me, {name: self.finish(me, recovered)[name].to(value) for name, value in me.state["model"].items()}, {}
+        )
+
+    def finish(self, me: Party, recovered: Parameters) -> Parameters:
+        """Server: a last word on the recovered aggregate (central noise); nothing here."""
+        return recovered
+
+    def _adapt(self, me: Party, psi: Parameters, phi: Parameters, recovered: Parameters, secret: Secret) -> None:
+        """Shrink gamma for the next rounds where cancellation would cost more than `TOLERANCE` of the gradient."""
+        wiring = self.expanded(me.public).wiring
+        zero = {name: torch.zeros_like(value) for name, value in recovered.items()}
+        terms = recover(zero, zero, phi, wiring, secret)
+        error = ROUNDING * norm(terms) / max(norm(recovered), 1e-300)
+        if self.client_dtype == "float32" and error > TOLERANCE:
+            me.state["gamma_scale"] = float(me.state["gamma_scale"]) * math.sqrt(TOLERANCE / error)
+
+    # --- client -----------------------------------------------------------------------------
+
+    def update(self, me: Party) -> None:
+        """LMT, clipping, and whatever noise the scheme adds; send (gradient, Psi, Phi)."""
+        assert me.batch is not None
+        task = task_of(me.public)
+        received = self.received_model(me)
+        hidden: Parameters = received["model"]
+        dtype = getattr(torch, self.client_dtype)
+        images = task.normalise(me.batch.images.to(dtype))
+        targets = nn.functional.one_hot(me.batch.labels, me.public.classes).to(dtype)
+        factors = self._clip_factors(me)
+        direction: Tensor | None = received.get("direction")
+        with me.phase("Train"):
+            gradient, psi, phi = train(self.expanded(me.public), hidden, direction, images, targets, factors)
+        self._measure(me, gradient, psi, phi, factors)
+        me.send(SERVER, "update", {"gradient": self.protect(me, gradient), "psi": psi, "phi": phi})
+
+    def received_model(self, me: Party) -> Payload:
+        """What the server sent."""
+        return me.expect("model")
+
+    def _clip_factors(self, me: Party) -> Tensor | None:
+        """c_b = min(1, B / ||g_b||) from the oracle; without one (an outsider's simulation) nothing is clipped."""
+        if self.clip is None or me.oracle is None or me.batch is None:
+            return None
+        return me.oracle.clip_factors(me.batch.images, me.batch.labels, self.clip)
+
+    def _measure(
+        self, me: Party, gradient: Parameters, psi: Parameters, phi: Parameters, factors: Tensor | None
+    ) -> None:
+        """Let the harness note how exact the recovery of this client's clean gradient is."""
+        if me.oracle is None or me.batch is None:
+            return
+        batch, public = me.batch, me.public
+        wiring = self.expanded(public).wiring
+
+        def error(server_state: Payload, model: Parameters) -> float:
+            task = task_of(public)
+            exact = {name: value.double() for name, value in server_state["distributed"].items()}
+            true = weighted_gradient(task.gradient, exact, batch.images.double(), batch.labels, factors)
+            found = recover(gradient, psi, phi, wiring, unpack_secret(server_state["secret"]))
+            return norm({n: found[n] - true[n] for n in true}) / max(norm(true), 1e-300)
+
+        me.oracle.measure("recovery_error", error)
+
+    # --- reading ----------------------------------------------------------------------------
+
+    def read(self, observation: Observation, public: Public) -> Reading:
+        """Server: divides its noise out, client by client. Client: the plain network that computes what it was sent."""
+        expanded = self.expanded(public)
+        server = observation.states.get(SERVER)
+        if server is None:
+            models = [m.payload["model"] for m in observation.messages if m.kind == "model"]
+            return Reading(observation.occasion, collapse(models[0], expanded) if models else None, {})
+        if "secret" not in server:
+            return Reading(observation.occasion, None, {})
+        secret = unpack_secret(server["secret"])
+        size = observation.occasion.batch_size
+        gradients = {
+            m.sender: Gradient(
+                recover(m.payload["gradient"], m.payload["psi"], m.payload["phi"], expanded.wiring, secret), 1, size
+            )
+            for m in observation.messages
+            if m.kind == "update"
+        }
+        return Reading(observation.occasion, server["distributed"], gradients)
+
+
+def pack_secret(secret: Secret) -> Payload:
+    """A secret as plain values, for the server's state."""
+    return {"r": list(secret.r), "s": list(secret.s), "gamma": secret.gamma, "direction": secret.direction}
+
+
+def unpack_secret(packed: Payload) -> Secret:
+    """The inverse of `pack_secret`."""
+    return Secret(tuple(packed["r"]), tuple(packed["s"]), packed["gamma"], packed["direction"])
+
+
+def norm(values: Parameters) -> float:
+    """L2 norm of a whole gradient."""
+    return math.sqrt(sum(float(value.double().square().sum()) for value in values.values()))
+
+
+def weighted_gradient(
+    gradient: object, model: Parameters, images: Tensor, labels: Tensor, factors: Tensor | None
+) -> Parameters:
+    """The gradient of mean_b c_b loss_b on the true model."""
+    assert callable(gradient)
+    if factors is None:
+        plain: Parameters = gradient(model, images, labels)[0]
+        return plain
+    parts = [gradient(model, image[None], label[None])[0] for image, label in zip(images, labels, strict=True)]
+    return {n: sum(float(c) * part[n] for c, part in zip(factors, parts, strict=True)) / len(parts) for n in parts[0]}

@@ -1,0 +1,202 @@
+"""The paper's scheme."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from pydantic import Field
+
+from core.randomness import Stream, derive_key
+from defenses._model_perturbation import ModelPerturbation
+from defenses.noise.budget import Budget
+from defenses.noise.calibration import (
+    Edge,
+    Sigmas,
+    corrected_sigmas,
+    exact_theta,
+    gaussian_epsilon,
+    paper_sigmas,
+)
+from defenses.noise.graph import choose_neighbours, complete_edges, union_edges
+from defenses.noise.laws import signed_dn
+from federation.party import Party, Step
+from federation.payload import Parameters, Payload
+from federation.settings import SERVER, Public, client_name
+
+NOT_PRIVATE = (
+    "Psi and Phi are sent without noise; given R, which the server drew, the noise is uniform and not Gaussian"
+)
+
+
+class MpDp(Budget, ModelPerturbation):
+    """The paper's scheme: perturbed model, own noise and pairwise noise that cancels in the aggregate.
+
+    MP_Server with transitional layers (r, s from DN*), LMT with Psi and Phi, DDP_Client: each client adds
+    eta ~ DN(sigma_eta, 1) and, for every neighbour v, +-Delta_kv ~ DN(sigma_Delta, 1) from a ChaCha20
+    stream under an X25519 key, to its perturbed gradient; MU_Server. So R * eta is marginally N(0, sigma_eta^2),
+    and the mean over K clients carries variance sigma_eta^2 / K. Clipping is by the oracle (SCHEMES.md 9.2).
+    Not differentially private in either mode: see `claims`.
+    """
+
+    name: ClassVar[str] = "mp-dp"
+    citation: ClassVar[str] = (
+        "Yang et al., bidirectional privacy by model perturbation and DP (the paper in shared/paper)"
+    )
+    claim: ClassVar[str] = (
+        "The server gets local gradients under (epsilon, delta)-DP only, clients learn nothing of the model."
+    )
+
+    mode: Literal["paper", "corrected"] = Field("paper", description="how sigma follows from epsilon (SCHEMES.md 9.3)")
+    neighbours: int | None = Field(None, ge=1, description="n of the random n-out graph; none: the complete graph")
+    kappa: float = Field(10.0, gt=0, description="sigma_Delta^2 / sigma_eta^2, which the paper does not give")
+    noise: bool = Field(True, description="switch all noise off (for exactness tests)")
+
+    # --- keys and neighbours ----------------------------------------------------------------
+
+    def setup(self) -> Sequence[Step]:
+        """The initial model; then X25519 keys, passed on by the server."""
+        return (
+            *super().setup(),
+            Step("advertise", "client", self.advertise),
+            Step("relay", SERVER, self.relay),
+            Step("meet", "client", self.meet),
+        )
+
+    def protocol(self) -> Sequence[Step]:
+        """Distribute, choose neighbours (where the graph is random), update, aggregate."""
+        first, *rest = super().protocol()
+        return (first, Step("choose", "client", self.choose), *rest) if self.neighbours else (first, *rest)
+
+    def advertise(self, me: Party) -> None:
+        """Client, once: make a key pair, send the public half."""
+        with me.phase("Key_Gen"):
+            private = X25519PrivateKey.from_private_bytes(me.stream("x25519").bytes(32))
+            me.state["private_key"] = private.private_bytes_raw()
+        me.send(SERVER, "public_key", {"key": private.public_key().public_bytes_raw()})
+
+    def relay(self, me: Party) -> None:
+        """Server, once: pass all public keys on."""
+        keys = {sender: body["key"] for sender, body in me.received("public_key").items()}
+        me.broadcast(me.participants, "public_keys", {"keys": keys})
+
+    def meet(self, me: Party) -> None:
+        """Client, once: keep the others' public keys."""
+        me.state["public_keys"] = me.expect("public_keys")["keys"]
+
+    def choose(self, me: Party) -> None:
+        """Client: choose n others at random; the graph is public among this round's clients."""
+        assert self.neighbours is not None
+        others = [_index(name) for name in me.participants]
+        count = min(self.neighbours, len(others) - 1)
+        chosen = choose_neighbours(me.stream("neighbours"), me.index, others, count)
+        me.state["chosen"] = chosen
+        # the model came with this step's inbox; it is needed in the next one
+        me.state["received"] = me.expect("model")
+        peers = tuple(name for name in me.participants if name != me.name)
+        me.broadcast(peers, "neighbours", {"chosen": chosen})
+
+    def edges(self, me: Party) -> list[Edge]:
+        """The graph of this round, as client numbers."""
+        if not self.neighbours:
+            return complete_edges([_index(name) for name in me.participants])
+        choices = {_index(sender): body["chosen"] for sender, body in me.received("neighbours").items()}
+        return union_edges({**choices, me.index: me.state["chosen"]})
+
+    def received_model(self, me: Party) -> Payload:
+        """What the server sent, whichever step it arrived in."""
+        stored: Payload = me.state.pop("received") if self.neighbours else me.expect("model")
+        return stored
+
+    # --- noise ------------------------------------------------------------------------------
+
+    def sigmas(self, public: Public, clients: int, edges: Sequence[Edge], batch: int) -> Sigmas:
+        """sigma_eta and sigma_Delta for a batch of this size on this graph."""
+        if self.mode == "paper":
+            unit = paper_sigmas(self.epsilon, clients, self.delta, self.kappa)
+        else:
+            numbers = {name: i for i, name in enumerate(sorted({c for edge in edges for c in edge}))}
+            local = [(numbers[a], numbers[b]) for a, b in edges]
+            unit = corrected_sigmas(self.epsilon, self.compositions(public), clients, local, self.delta, self.kappa)
+        return unit.times(self.size(batch))
+
+    def protect(self, me: Party, gradient: Parameters) -> Parameters:
+        """DDP_Client: add own and pairwise noise, in float64 so that the pairwise part cancels."""
+        if not self.noise:
+            return {name: value.double() for name, value in gradient.items()}
+        with me.phase("DP"):
+            edges = self.edges(me)
+            sigmas = self.sigmas(me.public, len(me.participants), edges, me.occasion.batch_size)
+            noise = self.flat_noise(me, edges, sigmas, sum(value.numel() for value in gradient.values()))
+            return added(gradient, noise)
+
+    def flat_noise(
+        self, me: Party, edges: Sequence[Edge], sigmas: Sigmas, size: int
+    ) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """eta_k + sum_v +-Delta_kv as one vector over all parameters."""
+        total = signed_dn(me.stream("eta"), sigmas.own, size)
+        for a, b in edges:
+            if me.index in (a, b):
+                drawn = signed_dn(self.pair_stream(me, b if me.index == a else a), sigmas.pairwise, size)
+                total += drawn if me.index == a else -drawn
+        return total
+
+    def pair_stream(self, me: Party, other: int) -> Stream:
+        """The stream that this client shares with another one, in this occasion alone."""
+        private = X25519PrivateKey.from_private_bytes(me.state["private_key"])
+        public = X25519PublicKey.from_public_bytes(me.state["public_keys"][client_name(other)])
+        o = me.occasion
+        pair = (min(me.index, other), max(me.index, other))
+        return Stream(
+            derive_key(private.exchange(public), "pairwise", *pair, o.kind, o.round, -1 if o.probe is None else o.probe)
+        )
+
+    # --- claims -----------------------------------------------------------------------------
+
+    def claims(self, public: Public) -> dict[str, Any]:
+        """The claimed and the composed epsilon, and why neither holds."""
+        clients = public.training.per_round
+        edges = self._typical_edges(clients)
+        sigmas = self.sigmas(public, clients, edges, public.training.batch_size)
+        theta = exact_theta(sigmas, clients, edges) * self.size(public.training.batch_size) ** 2
+        found = {
+            **self.budget_claims(public, math.sqrt(theta)),
+            "mode": self.mode,
+            "sigma_eta": sigmas.own,
+            "sigma_delta": sigmas.pairwise,
+            "epsilon_round_if_gaussian": gaussian_epsilon(math.sqrt(theta), self.delta),
+            "dp_holds": False,
+            "reason": NOT_PRIVATE,
+        }
+        if self.neighbours and self.neighbours < clients - 1:
+            found["graph"] = (
+                "n-out; the paper's theorem divides by zero there, its complete-graph formula is used with K"
+            )
+        return found
+
+    def _typical_edges(self, clients: int) -> list[Edge]:
+        """The graph that the claims are computed on: complete, or one n-out graph from a fixed seed."""
+        everyone = range(clients)
+        if not self.neighbours or self.neighbours >= clients - 1:
+            return complete_edges(everyone)
+        stream = Stream(derive_key(bytes(32), "typical graph", clients, self.neighbours))
+        return union_edges({own: choose_neighbours(stream, own, everyone, self.neighbours) for own in everyone})
+
+
+def _index(name: str) -> int:
+    return int(name.partition(":")[2])
+
+
+def added(gradient: Parameters, noise: np.ndarray[Any, np.dtype[np.float64]]) -> Parameters:
+    """Gradient plus a flat noise vector, in float64."""
+    drawn = torch.from_numpy(noise)
+    found: Parameters = {}
+    start = 0
+    for name, value in gradient.items():
+        found[name] = value.double() + drawn[start : start + value.numel()].view_as(value)
+        start += value.numel()
+    return found

@@ -1,0 +1,39 @@
+"""The paper's first ablation: Gaussian noise on the original model perturbation."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from defenses._model_perturbation import ModelPerturbation
+from defenses.mp_dp import added
+from defenses.noise.budget import Budget
+from defenses.noise.calibration import local_sigma
+from federation.party import Party
+from federation.payload import Parameters
+from federation.settings import Public
+
+
+class MpDpNaive(Budget, ModelPerturbation):
+    """MP-DP-Naive: original model perturbation (no transitional layers), Gaussian noise on the perturbed gradient.
+
+    What the server recovers carries R * eta with R = r_i / r_j: heavy-tailed, since r ~ U(0, 1] has
+    E[1/r^2] of about 1e5 (with the official floor of 1e-5). That is its point in the paper.
+    """
+
+    name: ClassVar[str] = "mp-dp-naive"
+    citation: ClassVar[str] = "Yang et al. (the paper in shared/paper), ablation MP-DP-Naive"
+    claim: ClassVar[str] = "None: the paper shows it as what does not work."
+    transitional: ClassVar[bool] = False
+
+    def protect(self, me: Party, gradient: Parameters) -> Parameters:
+        """Client: add N(0, sigma^2) to every value of the perturbed gradient."""
+        with me.phase("DP"):
+            sigma = local_sigma(self.epsilon, self.delta) * self.size(me.occasion.batch_size)
+            return added(gradient, sigma * me.stream("eta").normal(sum(v.numel() for v in gradient.values())))
+
+    def claims(self, public: Public) -> dict[str, Any]:
+        """The budget that the noise would have on an unperturbed gradient, and why it does not hold."""
+        unit = local_sigma(self.epsilon, self.delta)
+        sigma = unit * self.size(public.training.batch_size)
+        reason = "Psi and Phi are sent without noise; the noise is divided by the server's own factors"
+        return {**self.budget_claims(public, 1 / unit), "sigma_eta": sigma, "dp_holds": False, "reason": reason}

@@ -1,0 +1,1 @@
+"""Noise laws, calibration to a privacy budget, and accounting."""

@@ -1,0 +1,52 @@
+"""The settings that every defense with differential privacy shares: one meaning of epsilon for all."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+from pydantic import Field
+
+from core.plugins import Settings
+from defenses.noise.calibration import DELTA, composed_epsilon
+from federation.settings import Public
+
+
+class Budget(Settings):
+    """A privacy budget: epsilon and delta, and what a neighbouring data set is.
+
+    `sensitivity: record` clips each example's gradient to B and changes one record: S = 2B / batch for
+    the mean. `sensitivity: client` lets the whole update change: S = B (SCHEMES.md 9.1).
+    """
+
+    epsilon: float = Field(3.0, gt=0, le=1e9, description="privacy budget")
+    delta: float = Field(DELTA, gt=0, lt=1)
+    sensitivity: Literal["record", "client"] = Field("record", description="what one neighbour may change")
+    clip: float | None = Field(1.0, gt=0, description="B, the L2 bound of an example's gradient")
+
+    def size(self, batch: int) -> float:
+        """S: how far the mean gradient of a batch moves between neighbours."""
+        bound = self.clip if self.clip is not None else 1.0
+        return 2 * bound / batch if self.sensitivity == "record" else bound
+
+    def compositions(self, public: Public) -> int:
+        """How often one neighbour's data is used: epochs for a record, rounds for a client (SCHEMES.md 9.4)."""
+        if self.sensitivity == "client":
+            return public.total_rounds
+        batches = max(1, min(public.shard_sizes) // public.training.batch_size)
+        return math.ceil(public.total_rounds / batches)
+
+    def budget_claims(self, public: Public, mu: float) -> dict[str, Any]:
+        """For the record: the claimed epsilon, and the total that the same noise composes to if it were Gaussian.
+
+        `mu` is the mean shift of one round, S / sigma for a single Gaussian.
+        """
+        times = self.compositions(public)
+        return {
+            "epsilon_claimed": self.epsilon,
+            "delta": self.delta,
+            "sensitivity": self.sensitivity,
+            "S_batch": self.size(public.training.batch_size),
+            "compositions": times,
+            "epsilon_total_if_gaussian": composed_epsilon(mu, times, self.delta),
+        }

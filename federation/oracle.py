@@ -1,0 +1,87 @@
+"""The one exception to the party rule: facts that a client could not know, which a scheme nevertheless assumes.
+
+Under model perturbation a client sees only perturbed gradients, yet the paper clips by the true norm (SCHEMES.md 9.2).
+The oracle computes the clipping factors from the true model. Its answers enter no view, the record
+lists that it was used, and what it merely measures is returned to nobody but the record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.func import grad, vmap
+
+from federation.payload import Parameters, Payload
+from federation.task import Task
+
+#: examples whose gradients are held at once
+CHUNK = 32
+
+
+def example_norms(task: Task, model: Parameters, images: Tensor, labels: Tensor) -> Tensor:
+    """L2 norms (B,) of the whole gradient of each example by itself."""
+    weights = {name: model[name].detach() for name in task.parameter_names}
+    soft = torch.nn.functional.one_hot(labels, task.public.classes).to(images)
+
+    def loss(parameters: Parameters, image: Tensor, target: Tensor) -> Tensor:
+        return task.loss(task.logits(parameters, image[None]), target[None])
+
+    found = []
+    for pictures, targets in zip(torch.split(images, CHUNK), torch.split(soft, CHUNK), strict=True):
+        gradients: Parameters = vmap(grad(loss), in_dims=(None, 0, 0))(weights, pictures, targets)
+        found.append(torch.stack([g.flatten(1).square().sum(1) for g in gradients.values()]).sum(0).sqrt())
+    return torch.cat(found)
+
+
+@dataclass
+class Ledger:
+    """What the oracle did in a run: how often it was asked what, how many examples it clipped, what it measured."""
+
+    uses: dict[str, int] = field(default_factory=dict)
+    worst: dict[str, float] = field(default_factory=dict)
+    clipped: int = 0
+    examples: int = 0
+
+
+@dataclass(frozen=True)
+class Oracle:
+    """What one client may ask in one occasion; `answers` keeps what it was told, for replay."""
+
+    task: Task
+    model: Callable[[], Parameters]
+    server_state: Callable[[], Payload]
+    ledger: Ledger
+    observed: bool
+    answers: list[Tensor] = field(default_factory=list)
+
+    def clip_factors(self, images: Tensor, labels: Tensor, bound: float) -> Tensor:
+        """c_b = min(1, bound / ||g_b||) (B,) with g_b the true gradient of example b."""
+        factors = (bound / example_norms(self.task, self.model(), images, labels).clamp(min=1e-12)).clamp(max=1.0)
+        self.ledger.uses["clip_factors"] = self.ledger.uses.get("clip_factors", 0) + 1
+        self.ledger.examples += len(factors)
+        self.ledger.clipped += int((factors < 1).sum())
+        self.answers.append(factors)
+        return factors
+
+    def measure(self, name: str, compute: Callable[[Payload, Parameters], float]) -> None:
+        """In observed occasions, note the worst of a function of the server's state and the true model; tell nobody."""
+        if self.observed:
+            value = float(compute(self.server_state(), self.model()))
+            self.ledger.worst[name] = max(value, self.ledger.worst.get(name, 0.0))
+
+
+@dataclass(frozen=True)
+class RecordedOracle:
+    """Gives the answers that were given the first time: the oracle of a replay."""
+
+    answers: list[Tensor]
+
+    def clip_factors(self, images: Tensor, labels: Tensor, bound: float) -> Tensor:
+        """The next recorded answer."""
+        return self.answers.pop(0)
+
+    def measure(self, name: str, compute: Callable[[Payload, Parameters], float]) -> None:
+        """Nothing to measure without the server."""

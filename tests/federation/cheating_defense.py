@@ -1,0 +1,78 @@
+"""Defenses that leak a client's secret to the server past the channel; the replay must catch them.
+
+They stand in a module of their own because the replay builds them anew in a spawned process.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from defenses.fedavg import FedAvg
+from federation.party import Party
+
+_SEEN: dict[str, Any] = {}
+
+
+class ByModule(FedAvg):
+    """The victim leaves its gradient in a module global, the server takes it from there."""
+
+    def update(self, me: Party) -> None:
+        super().update(me)
+        assert me.batch is not None
+        _SEEN[me.name] = me.batch.images
+
+    def aggregate(self, me: Party) -> None:
+        super().aggregate(me)
+        if "client:0" in _SEEN:
+            me.state["stolen"] = _SEEN["client:0"]
+
+
+class ByClass(FedAvg):
+    """Each client leaves one constant bit on the class; the server keeps it among its keys, where no state shows it."""
+
+    left: ClassVar[list[int]] = []
+
+    def update(self, me: Party) -> None:
+        super().update(me)
+        assert me.shard is not None
+        type(self).left.append(int(me.shard.labels[0]))
+
+    def aggregate(self, me: Party) -> None:
+        super().aggregate(me)
+        if self.left:
+            me.keys["label"] = self.left[0]
+
+
+class ByMessage(FedAvg):
+    """A client that looks at a global before it sends: what it sends depends on another."""
+
+    def update(self, me: Party) -> None:
+        super().update(me)
+        me.send("server", "note", {"others": sorted(_SEEN)})
+        _SEEN[me.name] = True
+
+
+def make_fedavg() -> FedAvg:
+    return FedAvg()
+
+
+def make_by_module() -> FedAvg:
+    return ByModule()
+
+
+def make_by_class() -> FedAvg:
+    return ByClass()
+
+
+def make_by_message() -> FedAvg:
+    return ByMessage()
+
+
+def make_nothing() -> FedAvg:
+    raise RuntimeError("no defense today")
+
+
+def forget() -> None:
+    """Start as a fresh process would."""
+    _SEEN.clear()
+    ByClass.left.clear()

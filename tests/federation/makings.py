@@ -1,0 +1,113 @@
+"""Shared makings of the federation tests: tiny images, tiny models, short runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from datasets.base import LabelledImages
+from defenses.fedavg import FedAvg
+from federation.party import Step
+from federation.payload import Parameters
+from federation.rounds import Federation, Outcome, Scheme
+from federation.settings import Public, Training, Watch, client_name
+
+SHAPE = (1, 8, 8)
+CLASSES = 3
+MLP = {"hidden": [8]}
+
+
+def images(count: int, seed: int = 0, shape: tuple[int, int, int] = SHAPE) -> LabelledImages:
+    """Random images, all different, with random labels."""
+    generator = torch.Generator().manual_seed(seed)
+    return LabelledImages(
+        torch.rand(count, *shape, generator=generator), torch.randint(0, CLASSES, (count,), generator=generator)
+    )
+
+
+def shards_of(sizes: Sequence[int], seed: int = 100, shape: tuple[int, int, int] = SHAPE) -> dict[str, LabelledImages]:
+    return {client_name(i): images(size, seed + i, shape) for i, size in enumerate(sizes)}
+
+
+def public_of(
+    sizes: Sequence[int] = (12, 12),
+    *,
+    model: str = "mlp",
+    model_parameters: Mapping[str, Any] | None = None,
+    shape: tuple[int, int, int] = SHAPE,
+    **training: Any,
+) -> Public:
+    """Public settings of a small federation; 4 rounds of batches of 4 unless told otherwise."""
+    given = {"rounds": 4, "batch_size": 4, **training}
+    settings = Training.parse({**given, "clients": len(sizes)}, "training")
+    return Public(
+        defense="fedavg",
+        parameters={},
+        model=model,
+        model_parameters=dict(MLP if model_parameters is None else model_parameters),
+        shape=shape,
+        classes=CLASSES,
+        mean=(0.5,) * shape[0],
+        std=(0.25,) * shape[0],
+        training=settings,
+        total_rounds=settings.total_rounds(max(sizes)),
+        shard_sizes=tuple(sizes),
+    )
+
+
+def watch_of(*rounds: str, probe_batch: int = 1, targets: int = 2) -> Watch:
+    return Watch.parse(
+        {"rounds": rounds or ("first", "middle", "last"), "probe_batch": probe_batch, "targets": targets}, "watch"
+    )
+
+
+def run(
+    public: Public,
+    scheme: Scheme | None = None,
+    *,
+    watch: Watch | None = None,
+    seed: int = 0,
+    record_all: bool = False,
+    fresh_keys: bool = False,
+) -> Outcome:
+    """Run a federation on random shards of the sizes that it says."""
+    shards = shards_of(public.shard_sizes, shape=public.shape)
+    return Federation(
+        scheme or FedAvg(), public, shards, watch, seed, record_all=record_all, fresh_keys=fresh_keys
+    ).run()
+
+
+def same(first: Mapping[str, torch.Tensor], second: Mapping[str, torch.Tensor]) -> bool:
+    """Bit for bit."""
+    return set(first) == set(second) and all(torch.equal(first[name], second[name]) for name in first)
+
+
+def flat(parameters: Parameters) -> torch.Tensor:
+    return torch.cat([value.double().flatten() for value in parameters.values()])
+
+
+def rows(data: LabelledImages) -> set[bytes]:
+    """The images as values, to be found again wherever they turn up."""
+    return {image.numpy().tobytes() for image in data.images}
+
+
+class Keyed(FedAvg):
+    """FedAvg with an authority that gives every client and itself keys; they are used for nothing."""
+
+    def third_parties(self) -> tuple[str, ...]:
+        return ("authority",)
+
+    def setup(self) -> Sequence[Step]:
+        return (*super().setup(), Step("deal", "authority", self.deal), Step("take", "client", self.take))
+
+    def deal(self, me: Any) -> None:
+        me.keys["master"] = me.stream("master").bytes(16)
+        for name in me.public.clients:
+            me.send(name, "share", {"share": me.stream(name).bytes(16)})
+
+    def take(self, me: Any) -> None:
+        me.keys["share"] = me.expect("share", "authority")["share"]
+        me.state["note"] = f"private to {me.name}"
+        me.state["private"] = me.stream("private").bytes(16)

@@ -1,0 +1,172 @@
+"""Plugin files that the tests write: good ones, broken ones and cheating ones."""
+
+from __future__ import annotations
+
+ATTACK_HEAD = """
+import gc, os, signal, time
+from typing import ClassVar
+import torch
+from attacks.base import *
+"""
+
+#: scores every candidate with the same number
+CONSTANT = (
+    ATTACK_HEAD
+    + """
+class Constant(MembershipAttack):
+    '''Scores every candidate alike.'''
+    name: ClassVar[str] = "constant"
+    def infer(self, knowledge, task):
+        scores = torch.full((len(task.candidates),), VALUE)
+        return MembershipAnswer(scores, scores > 0)
+"""
+)
+
+#: sends gradients that are scaled down
+SCALED = """
+from typing import ClassVar
+from defenses.base import Defense
+
+class Scaled(Defense):
+    '''Sends a part of the gradient.'''
+    name: ClassVar[str] = "scaled"
+    def protect(self, me, gradient):
+        return {name: value * FACTOR for name, value in gradient.items()}
+"""
+
+#: one raises in its first round, the other kills its process
+BROKEN_DEFENSE = """
+import os
+from typing import ClassVar
+from defenses.base import Defense
+
+class Broken(Defense):
+    '''Fails in training.'''
+    name: ClassVar[str] = "broken"
+    def protect(self, me, gradient):
+        raise RuntimeError("the key has expired")
+
+class Dying(Defense):
+    '''Ends its process in training.'''
+    name: ClassVar[str] = "dying"
+    def protect(self, me, gradient):
+        os._exit(5)
+"""
+
+#: never ends its training
+ENDLESS = """
+import time
+from typing import ClassVar
+from defenses.base import Defense
+
+class Endless(Defense):
+    '''Never finishes.'''
+    name: ClassVar[str] = "endless"
+    def protect(self, me, gradient):
+        while True:
+            time.sleep(0.1)
+"""
+
+#: name of a faulty membership attack -> what its `infer` does; `good` is a right answer
+FAULTY_MEMBERSHIP = {
+    "raises": "raise ValueError('no such neuron')",
+    "nan-scores": "return MembershipAnswer(torch.full((n,), float('nan')), good.decisions)",
+    "wrong-shape": "return MembershipAnswer(torch.zeros(n, 2), good.decisions)",
+    "too-few": "return MembershipAnswer(torch.zeros(n - 1), torch.zeros(n - 1, dtype=torch.bool))",
+    "list-scores": "return MembershipAnswer([0.0] * n, [False] * n)",
+    "nan-diagnostic": "return MembershipAnswer(good.scores, good.decisions, diagnostics={'fit': float('nan')})",
+    "nothing": "return None",
+    "wrong-kind": "return ReconstructionAnswer((torch.zeros(1, 1, 32, 32),) * 2)",
+    "chatty": "print('noise ' * 500_000); return good",
+    "exits": "os._exit(0)",
+    "killed": "os.kill(os.getpid(), signal.SIGKILL)",
+    "leaves": "raise SystemExit(0)",
+    "unsupported": "raise Unsupported('it needs two models')",
+    "opens-run": "open(RUN_FOLDER + '/run.json').read(); return good",
+    "reads-data": "from datasets.digits import Digits; Digits().read(); return good",
+    "sleeps": """
+        while True:
+            with open(HEARTBEAT, 'a') as file:
+                file.write('.')
+            time.sleep(0.05)""",
+}
+#: name of a faulty reconstruction attack -> what its `reconstruct` does
+FAULTY_RECONSTRUCTION = {
+    "wrong-number": "return ReconstructionAnswer((torch.zeros(1, 1, 32, 32),))",
+    "wrong-images": "return ReconstructionAnswer((torch.zeros(1, 3, 8, 8),) * task.probes)",
+    "nan-images": "return ReconstructionAnswer((torch.full((1, 1, 32, 32), float('nan')),) * task.probes)",
+}
+
+
+#: ends the process that is to score it
+KILLS_WORKER = """
+class KillsWorker(MembershipAttack):
+    '''Is faulty.'''
+    name: ClassVar[str] = "kills-worker"
+    def budget(self):
+        os._exit(3)
+    def infer(self, knowledge, task):
+        raise AssertionError("never reached")
+"""
+
+
+def faulty_attacks(run_folder: str, heartbeat: str) -> str:
+    """A plugin file with all the faulty attacks."""
+    text = ATTACK_HEAD + KILLS_WORKER + f"RUN_FOLDER, HEARTBEAT = {run_folder!r}, {heartbeat!r}\n"
+    for number, (name, body) in enumerate(FAULTY_MEMBERSHIP.items()):
+        text += f"""
+class Member{number}(MembershipAttack):
+    '''Is faulty.'''
+    name: ClassVar[str] = "{name}"
+    def infer(self, knowledge, task):
+        n = len(task.candidates)
+        good = MembershipAnswer(torch.zeros(n), torch.zeros(n, dtype=torch.bool))
+        {body.strip()}
+"""
+    for number, (name, body) in enumerate(FAULTY_RECONSTRUCTION.items()):
+        text += f"""
+class Image{number}(ReconstructionAttack):
+    '''Is faulty.'''
+    name: ClassVar[str] = "{name}"
+    def reconstruct(self, knowledge, task):
+        {body}
+"""
+    return text
+
+
+#: returns every image-like thing that it finds in its process's memory
+SPY = (
+    ATTACK_HEAD
+    + """
+import numpy, sys
+
+def found_images():
+    things = list(gc.get_objects())
+    for thing in list(things):
+        if isinstance(thing, (dict, list, tuple)):
+            things += gc.get_referents(thing)
+    kept = {}
+    for thing in things:
+        if isinstance(thing, numpy.ndarray) and thing.dtype.kind in "fu":
+            try:
+                thing = torch.from_numpy(numpy.ascontiguousarray(thing))
+            except TypeError:
+                continue
+        if type(thing) is torch.Tensor and thing.ndim >= 2 and tuple(thing.shape[-2:]) == (32, 32):
+            thing = thing.float() / (255 if thing.dtype == torch.uint8 else 1)
+            kept[id(thing)] = thing.reshape(-1, 1, 32, 32)
+    return torch.cat(list(kept.values())).unique(dim=0)
+
+class Spy(ReconstructionAttack):
+    '''Looks around in its process.'''
+    name: ClassVar[str] = "spy"
+    def reconstruct(self, knowledge, task):
+        from leaderboard.jobs import Job
+        from datasets.base import ImagePool
+        from federation.rounds import Federation
+        held = gc.get_objects()
+        counts = {c.__name__: float(sum(isinstance(o, c) for o in held)) for c in (Job, ImagePool, Federation)}
+        del held
+        return ReconstructionAnswer((found_images(),) * task.probes, diagnostics=counts)
+"""
+)

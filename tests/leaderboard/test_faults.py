@@ -1,0 +1,191 @@
+"""Attacks and defenses that raise, lie, talk, hang, die or cheat: one record each, and nothing else is harmed."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from leaderboard.record import Record
+from leaderboard.store import open_run
+from tests.leaderboard.plugin_texts import (
+    BROKEN_DEFENSE,
+    ENDLESS,
+    FAULTY_MEMBERSHIP,
+    FAULTY_RECONSTRUCTION,
+    faulty_attacks,
+)
+from tests.leaderboard.runs import Outcome, call, records, stamps, write_suite
+
+TIME_LIMIT = 10
+#: attack -> status and what the reason must say
+EXPECTED = {
+    "prior": ("ok", ""),
+    "raises": ("failed", "ValueError: no such neuron"),
+    "nan-scores": ("failed", "scores finite numbers"),
+    "wrong-shape": ("failed", "two vectors of one length"),
+    "too-few": ("failed", "must score"),
+    "list-scores": ("failed", "must be tensors; given: list"),
+    "nan-diagnostic": ("failed", "diagnostics must be finite numbers by name; given: 'fit': nan"),
+    "nothing": ("failed", "must return a MembershipAnswer; given: NoneType"),
+    "wrong-kind": ("failed", "must return a MembershipAnswer; given: ReconstructionAnswer"),
+    "chatty": ("ok", ""),
+    "exits": ("failed", "process died"),
+    "killed": ("failed", "process died"),
+    "kills-worker": ("crashed", "its process died (exit code 3); see "),
+    "leaves": ("failed", "SystemExit"),
+    "unsupported": ("skipped", "it needs two models"),
+    "opens-run": ("failed", "the attack opened run.json, which its view does not hold"),
+    "reads-data": ("failed", "the attack opened digits.csv.gz, which its view does not hold"),
+    "sleeps": ("timeout", f"longer than its {TIME_LIMIT} seconds"),
+    "wrong-number": ("failed", "must answer 2 problems; given: 1"),
+    "wrong-images": ("failed", "images must be float (1 or more, *(1, 32, 32)); given: (1, 3, 8, 8)"),
+    "nan-images": ("ok", ""),
+}
+
+
+@dataclass(frozen=True)
+class Disaster:
+    """A run in which nearly everything goes wrong."""
+
+    folder: Path
+    suite: Path
+    plugins: tuple[Path, ...]
+    heartbeat: Path
+    outcome: Outcome
+
+    def record(self, attack: str, defense: str = "fedavg") -> Record:
+        found = records(self.folder).values()
+        return next(r for r in found if r.cell.attack.label == attack and r.cell.training.defense.label == defense)
+
+
+@pytest.fixture(scope="module")
+def disaster(tmp_path_factory: pytest.TempPathFactory) -> Disaster:
+    home = tmp_path_factory.mktemp("disaster")
+    folder, heartbeat = home / "run", home / "heartbeat"
+    attacks, defense = home / "faulty.py", home / "broken.py"
+    attacks.write_text(faulty_attacks(str(folder), str(heartbeat)))
+    defense.write_text(BROKEN_DEFENSE)
+    prior = {"name": "prior", "threats": ["server"]}
+    observe = {"rounds": ["first"], "targets": 2}
+    suite = write_suite(home, attacks=[prior], observe=observe, time_limit=TIME_LIMIT)
+    outcome = call("run", "--suite", suite, "--out", folder, "--workers", 2, "--plugin", attacks, defense)
+    return Disaster(folder, suite, (attacks, defense), heartbeat, outcome)
+
+
+def test_every_fault_of_the_plugin_file_is_expected_here() -> None:
+    assert set(EXPECTED) == {"prior", "kills-worker", *FAULTY_MEMBERSHIP, *FAULTY_RECONSTRUCTION}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("attack", list(EXPECTED))
+def test_a_fault_is_told_in_its_own_record(disaster: Disaster, attack: str) -> None:
+    status, reason = EXPECTED[attack]
+    record = disaster.record(attack)
+    assert (record.status, reason in record.reason) == (status, True), record.reason
+    assert "\n" not in record.reason
+    assert bool(record.reason) == (status != "ok")
+    assert bool(record.scores) == (status == "ok")
+
+
+@pytest.mark.slow
+def test_a_run_with_faults_ends_with_1_and_names_them(disaster: Disaster) -> None:
+    assert disaster.outcome.code == 1
+    assert "Traceback" not in disaster.outcome.out + disaster.outcome.err
+    assert "ValueError: no such neuron" in disaster.outcome.out
+    assert "page: " in disaster.outcome.out
+    assert (disaster.folder / "report" / "index.html").is_file()
+
+
+@pytest.mark.slow
+def test_an_attack_that_raises_leaves_its_traceback(disaster: Disaster) -> None:
+    assert "no such neuron" in disaster.record("raises").traceback
+    assert "in infer" in disaster.record("raises").traceback
+
+
+@pytest.mark.slow
+def test_the_prints_of_an_attack_go_into_its_log(disaster: Disaster) -> None:
+    assert "noise" not in disaster.outcome.out + disaster.outcome.err
+    logs = [log.read_text() for log in (disaster.folder / "logs").glob("*fedavg--chatty*")]
+    assert [log.count("noise") for log in logs] == [500_000]
+
+
+@pytest.mark.slow
+def test_an_attack_does_not_outlive_its_time(disaster: Disaster) -> None:
+    beats = disaster.heartbeat.stat().st_size
+    assert beats > 10  # it did run
+    time.sleep(0.5)  # ten beats
+    assert disaster.heartbeat.stat().st_size == beats
+
+
+@pytest.mark.slow
+def test_images_that_are_not_numbers_are_scored_and_flagged(disaster: Disaster) -> None:
+    record = disaster.record("nan-images")
+    assert record.flags == ["2 images held non-finite pixels"]
+    assert record.scores["psnr"].value is not None
+    assert record.scores["psnr"].value < 60
+
+
+@pytest.mark.slow
+def test_the_cells_of_a_failed_training_say_why(disaster: Disaster) -> None:
+    reasons = {"broken": "RuntimeError: the key has expired", "dying": "its process died (exit code 5)"}
+    for defense, reason in reasons.items():
+        found = [r for r in records(disaster.folder).values() if r.cell.training.defense.label == defense]
+        assert {record.cell.attack.label for record in found} == set(EXPECTED)
+        assert {record.status for record in found} == {"failed"}
+        assert {record.reason for record in found} == {f"its training failed: {reason}"}
+        assert {record.training for record in found} == {None}
+
+
+@pytest.mark.slow
+def test_only_failed_cells_are_retried_and_only_when_asked(disaster: Disaster, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(disaster.folder, folder)
+    # the filter leaves out the attack that sleeps; keys of cells do not depend on the rest of the suite
+    same = ["run", "--suite", disaster.suite, "--out", folder, "--plugin", *disaster.plugins]
+    same += ["--attack", "prior", "raises", "unsupported", "--defense", "fedavg"]
+    before = stamps(folder, "records/*")
+
+    kept = call(*same)
+    untouched = stamps(folder, "records/*")
+    retried = call(*same, "--retry-failed")
+
+    assert (kept.code, retried.code) == (1, 1)
+    assert "3 cells, 3 already there" in kept.began
+    assert untouched == before
+    assert "3 cells, 2 already there" in retried.began
+    now = stamps(folder, "records/*")
+    assert {Path(name).name.split("--")[2] for name in now if now[name] != before[name]} == {"raises"}
+
+
+@pytest.mark.slow
+def test_a_failed_training_is_retried_when_asked(disaster: Disaster, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(disaster.folder, folder)
+    same = ["run", "--suite", disaster.suite, "--out", folder, "--plugin", *disaster.plugins]
+
+    outcome = call(*same, "--attack", "prior", "--defense", "broken", "--retry-failed")
+
+    assert outcome.code == 1
+    assert "2 cells, 1 already there" in outcome.began
+    assert "failed   training digits / broken" in outcome.err
+
+
+@pytest.mark.slow
+def test_a_training_without_end_is_stopped(tmp_path: Path) -> None:
+    (tmp_path / "endless.py").write_text(ENDLESS)
+    prior = {"name": "prior", "threats": ["server"]}
+    suite = write_suite(tmp_path, attacks=[prior], observe={"rounds": ["first"], "targets": 2}, time_limit=2)
+
+    outcome = call("run", "--suite", suite, "--out", tmp_path / "run", "--plugin", tmp_path / "endless.py")
+
+    assert outcome.code == 1
+    (record,) = [r for r in records(tmp_path / "run").values() if r.cell.training.defense.label == "endless"]
+    assert record.status == "failed"
+    assert record.reason == "its training failed: it took longer than its 2 seconds"
+    job = open_run(tmp_path / "run").job_of(record)
+    assert job is not None
+    assert not job.training_folder.exists()

@@ -1,0 +1,187 @@
+"""The protocol's ranking on records made by hand, where every number is known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import roc_auc_score
+
+from leaderboard.ranking import (
+    STATISTICS_SEED,
+    aligned,
+    auc,
+    auc_draws,
+    gather,
+    halves,
+    mean_auc,
+    mean_interval,
+    percentile_interval,
+    ranks,
+    reconstruction_harm,
+    separated,
+    worst,
+)
+from leaderboard.statistics import split_halves
+from metrics.auc import auc as metric_auc
+from tests.leaderboard.synthetic import membership, reconstruction
+
+TARGETS = 8
+CHOOSE, REPORT = (half.tolist() for half in split_halves(TARGETS, STATISTICS_SEED))
+
+
+def on_halves(choose: float, report: float) -> list[float]:
+    """Values of 8 targets: one number on those that choose, another on those that are reported."""
+    return [choose if index in CHOOSE else report for index in range(TARGETS)]
+
+
+@given(
+    scores=st.lists(st.sampled_from([-1.0, 0.0, 0.5, 2.0, 1e9]), min_size=2, max_size=30),
+    data=st.data(),
+)
+@settings(max_examples=100, deadline=None)
+def test_the_auc_is_that_of_the_metric_and_of_scikit_learn(scores: list[float], data: st.DataObject) -> None:
+    size = len(scores)
+    inside = data.draw(st.lists(st.booleans(), min_size=size, max_size=size).filter(lambda m: 0 < sum(m) < len(m)))
+    ours = auc(np.array(scores), np.array(inside, float))
+    assert ours == pytest.approx(roc_auc_score(inside, scores), abs=1e-12)
+    assert ours == pytest.approx(metric_auc(torch.tensor(scores, dtype=torch.float64), torch.tensor(inside)), abs=1e-12)
+
+
+@pytest.mark.parametrize("members", [[True, True], [False, False]])
+def test_the_auc_of_one_class_is_a_coin(members: list[bool]) -> None:
+    assert auc(np.array([1.0, 2.0]), np.array(members, float)) == 0.5
+
+
+def test_the_worst_attack_is_chosen_on_one_half_and_reported_on_the_other() -> None:
+    # `lucky` is best where the choice is made and poor where it is reported, `steady` the other way round
+    lucky = reconstruction(attack="lucky", psnr=on_halves(30, 5))
+    steady = reconstruction(attack="steady", psnr=on_halves(20, 40))
+
+    picked = worst(gather([steady, lucky]), reconstruction_harm)
+
+    assert picked is not None
+    reported, whole = picked
+    assert reported.attack == "lucky"
+    assert reported.values["psnr"].tolist() == [5.0] * len(REPORT)
+    assert len(whole.values["psnr"]) == TARGETS
+
+
+def test_the_halves_are_disjoint_whole_and_stratified() -> None:
+    (evidence,) = gather([reconstruction(psnr=[0.0] * TARGETS, seed=seed) for seed in (3, 1)])
+    choose, report = halves(evidence)
+    assert sorted([*choose, *report]) == list(range(2 * TARGETS))
+    for half in (choose, report):
+        assert sorted(evidence.strata[half].tolist()) == [1] * 4 + [3] * 4
+
+
+def test_harm_is_identified_then_lpips_then_psnr() -> None:
+    def harm(identified: float, lpips: float | None, psnr: float) -> tuple[float, ...]:
+        perceptual = None if lpips is None else [lpips]
+        (evidence,) = gather([reconstruction(psnr=[psnr], identified=[identified], lpips=perceptual)])
+        return reconstruction_harm(evidence)
+
+    assert harm(1, 0.9, 5) > harm(0, 0.1, 50)
+    assert harm(1, 0.1, 5) > harm(1, 0.9, 50)
+    assert harm(1, 0.5, 50) > harm(1, 0.5, 5)
+    assert harm(0, None, 50) > harm(0, None, 5)
+
+
+def test_only_cells_that_worked_are_evidence() -> None:
+    found = gather(
+        [reconstruction(), reconstruction(seed=1, status="failed"), reconstruction(seed=2, status="timeout")]
+    )
+    assert [evidence.strata.tolist() for evidence in found] == [[0, 0]]
+
+
+def test_attacks_are_compared_on_the_seeds_that_all_have() -> None:
+    both = [reconstruction(attack="a", psnr=[seed, seed], seed=seed) for seed in (0, 1)]
+    one = reconstruction(attack="b", psnr=[7, 8], seed=1)
+
+    found = aligned(gather([*both, one]))
+
+    assert [evidence.strata.tolist() for evidence in found] == [[1, 1], [1, 1]]
+    assert [evidence.values["psnr"].tolist() for evidence in found] == [[1, 1], [7, 8]]
+    assert aligned([]) == []
+    assert aligned(gather([both[0], one])) == []
+
+
+def scored(seed: int, shift: float, attack: str = "shadow", count: int = 40) -> tuple[Sequence[float], list[bool]]:
+    random = np.random.default_rng([seed, len(attack)])
+    members = [index < count // 2 for index in range(count)]
+    return (random.normal(size=count) + shift * np.array(members)).tolist(), members
+
+
+def test_several_seeds_are_averaged_not_pooled() -> None:
+    # perfect within each seed, but the scores of one seed all lie above those of the other
+    records = [membership(scores=[s + 100 * seed for s in (2.0, 1.0, 0.0, -1.0)], seed=seed) for seed in (0, 1)]
+    (evidence,) = gather(records)
+    assert mean_auc(evidence) == 1.0
+    assert auc(evidence.values["score"], evidence.values["member"]) < 1.0
+
+
+def test_auc_draws_resample_within_seed_and_class() -> None:
+    records = [membership(scores=[s + 100 * seed for s in (2.0, 1.0, 0.0, -1.0)], seed=seed) for seed in (0, 1)]
+    (evidence,) = gather(records)
+    draws = auc_draws(evidence, draws=50)
+    # a resample that mixed seeds or classes would lose the perfect separation in some draw
+    assert draws.tolist() == [1.0] * 50
+
+
+def test_auc_draws_of_two_attacks_are_paired() -> None:
+    scores, members = scored(0, 0.5)
+    first, second = (gather([membership(attack=name, scores=scores, members=members)])[0] for name in ("a", "b"))
+    assert np.array_equal(auc_draws(first, draws=20), auc_draws(second, draws=20))
+
+
+def test_the_interval_of_a_useful_score_lies_above_a_coin() -> None:
+    for shift, above in ((3.0, True), (0.0, False)):
+        scores, members = scored(1, shift, count=200)
+        (evidence,) = gather([membership(scores=scores, members=members)])
+        interval = percentile_interval(auc_draws(evidence, draws=200))
+        assert interval.contains(mean_auc(evidence))
+        assert (interval.low > 0.5) is above
+
+
+def test_intervals_are_stratified_by_seed() -> None:
+    # seeds differ a lot, targets of one seed hardly: within seeds there is next to no spread
+    values, strata = np.array([0.0, 0.1, 10.0, 10.1]), np.array([0, 0, 1, 1])
+    within = mean_interval(values, strata)
+    pooled = mean_interval(values, np.zeros(4, dtype=np.int64))
+    assert within.high - within.low < 0.2
+    assert pooled.high - pooled.low > 5
+
+
+def test_ranks_are_shared_with_the_leader_of_a_tie() -> None:
+    places = {"a": 0.0, "b": 0.6, "c": 1.2, "d": 9.0}
+
+    def differ(one: str, other: str) -> bool:
+        return abs(places[one] - places[other]) > 1
+
+    # c ties with b, but not with a, who leads
+    assert ranks(["a", "b", "c", "d"], differ) == {"a": 1, "b": 1, "c": 3, "d": 4}
+    assert ranks([], differ) == {}
+
+
+@given(values=st.lists(st.floats(-5, 5), max_size=6), gap=st.floats(0, 3))
+@settings(max_examples=60, deadline=None)
+def test_ranks_count_those_before(values: list[float], gap: float) -> None:
+    places = dict(zip("abcdef", sorted(values), strict=False))
+    found = ranks(list(places), lambda one, other: abs(places[one] - places[other]) > gap)
+    assert list(found) == list(places)
+    numbers = list(found.values())
+    assert numbers == sorted(numbers)
+    assert all(sum(other < rank for other in numbers) == rank - 1 for rank in numbers)
+
+
+def test_defenses_differ_when_any_criterion_does() -> None:
+    strata = np.zeros(8, dtype=np.int64)
+    flat, high = np.zeros(8), np.full(8, 2.0)
+    mixed = np.array([1.0, -1.0] * 4)
+    assert not separated({"excess": flat}, {"excess": mixed}, strata)
+    assert separated({"excess": flat, "identified": flat}, {"excess": mixed, "identified": high}, strata)
+    assert not separated({"lpips": high}, {"excess": flat}, strata)  # nothing in common

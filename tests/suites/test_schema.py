@@ -1,0 +1,102 @@
+"""Suite files: what they may say, and how a mistake in them is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from core.errors import UserError
+from suites.schema import Entry, Suite, load_suite, suite_files
+from tests.leaderboard.runs import TINY, write_suite
+
+
+@pytest.mark.parametrize("name", list(suite_files()))
+def test_every_suite_of_the_checkout_is_valid(name: str) -> None:
+    suite = load_suite(name)
+    assert suite.name == name
+    assert suite.description
+    assert suite.control in [defense.title for defense in suite.defenses]
+    assert "prior" in [attack.name for attack in suite.attacks]  # nothing can be compared without it
+
+
+def test_a_suite_file_is_read_as_it_stands(tmp_path: Path) -> None:
+    suite = load_suite(str(write_suite(tmp_path, seeds=[3, 4])))
+    assert suite.seeds == (3, 4)
+    assert suite.model.params == {"hidden": [8]}
+    assert [attack.title for attack in suite.attacks] == ["prior", "inverting-gradients", "loss-threshold", "shadow"]
+    assert suite.control == "fedavg"
+
+
+@pytest.mark.parametrize(
+    ("given_entry", "title"),
+    [
+        ("digits", "digits"),
+        ("npz:/data/mine.npz", "npz"),
+        ({"name": "npz:/data/mine.npz", "label": "mine"}, "mine"),
+        ({"name": "digits", "params": {"label_noise": 0.5}}, "digits"),
+    ],
+)
+def test_an_entry_is_a_name_or_more(given_entry: object, title: str) -> None:
+    assert Entry.model_validate(given_entry).title == title
+
+
+@pytest.mark.parametrize("label", ["a b", "a/b", "../x", "a\n", "x" * 61])
+def test_a_label_is_safe(label: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="label"):
+        load_suite(str(write_suite(tmp_path, defenses=["fedavg", {"name": "fedavg", "label": label}])))
+
+
+def test_two_rows_of_one_plugin_need_a_label(tmp_path: Path) -> None:
+    twice = ["fedavg", {"name": "fedavg", "label": "fedavg-slow", "training": {"learning_rate": 0.01}}]
+    suite = load_suite(str(write_suite(tmp_path, defenses=twice)))
+    assert [defense.title for defense in suite.defenses] == ["fedavg", "fedavg-slow"]
+
+
+def test_a_row_of_its_own_settings_is_checked(tmp_path: Path) -> None:
+    slow = {"name": "fedavg", "label": "slow", "training": {"learning_rte": 1}}
+    with pytest.raises(UserError, match=r"defense 'slow'.*did you mean 'learning_rate'\?"):
+        load_suite(str(write_suite(tmp_path, defenses=["fedavg", slow])))
+
+
+def test_a_suite_of_another_name_is_suggested() -> None:
+    with pytest.raises(UserError, match="did you mean 'quick'"):
+        load_suite("quik")
+
+
+def test_a_suite_is_frozen_and_survives_its_own_dump() -> None:
+    suite = Suite.model_validate(TINY)
+    assert Suite.model_validate(suite.model_dump()) == suite
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from([*TINY, "x"]), inner, max_size=4),
+        max_leaves=8,
+    )
+)
+@settings(max_examples=60, deadline=None)
+def test_whatever_the_yaml_holds_the_answer_is_a_suite_or_one_error(content: object) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "suite.yaml"
+        path.write_text(yaml.safe_dump(content))
+        with pytest.raises(UserError, match="suite"):
+            load_suite(str(path))
+
+
+@given(st.binary(max_size=80))
+@settings(max_examples=60, deadline=None)
+def test_whatever_the_bytes_are_the_answer_is_one_error(content: bytes) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "suite.yaml"
+        path.write_bytes(content)
+        with pytest.raises(UserError, match="suite"):
+            load_suite(str(path))
