@@ -8,6 +8,7 @@ object can be handed to every party without becoming a channel between them.
 from __future__ import annotations
 
 import inspect
+import reprlib
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
@@ -27,7 +28,8 @@ def explain(error: ValidationError, what: str, allowed: list[str]) -> UserError:
         guess = nearest(str(problem["loc"][-1]), allowed)
         hint = f"did you mean '{guess}'? " if guess else ""
         return UserError(f"{what} has no setting '{where}': {hint}Allowed: {', '.join(allowed) or 'none'}.")
-    shown = repr(given)
+    # reprlib: a small file of nested aliases must not become a large text
+    shown = reprlib.repr(given)
     shown = shown if len(shown) <= 80 else shown[:77] + "..."
     return UserError(f"{what}: '{where}' is wrong: {problem['msg']}; given: {shown}.")
 

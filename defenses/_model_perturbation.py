@@ -37,7 +37,6 @@ class ModelPerturbation(Defense):
     clip: float | None = Field(
         None, gt=0, description="L2 bound of an example's true gradient (by the oracle); none: off"
     )
-    client_dtype: Literal["float32", "float64"] = Field("float32", description="what clients compute in")
 
     def check(self, public: Public) -> None:
         """Only the squared error and networks of ReLUs, convolutions and linear layers can be perturbed."""
@@ -71,13 +70,13 @@ class ModelPerturbation(Defense):
                 expanded.wiring,
                 secret,
                 transitional=self.transitional,
-                dtype=getattr(torch, self.client_dtype),
+                dtype=task_of(me.public).dtype,
             )
         me.state["secret"] = pack_secret(secret)
         me.state["distributed"] = dict(me.state["model"])  # the step below replaces entries of the other one
         body: Payload = {"model": hidden}
         if self.variant == "V2":
-            body["direction"] = secret.direction.to(getattr(torch, self.client_dtype))
+            body["direction"] = secret.direction.to(task_of(me.public).dtype)
         me.broadcast(me.participants, "model", body)
 
     def _first_scale(self, expanded: Expanded) -> float:
@@ -112,7 +111,7 @@ class ModelPerturbation(Defense):
         zero = {name: torch.zeros_like(value) for name, value in recovered.items()}
         terms = recover(zero, zero, phi, wiring, secret)
         error = ROUNDING * norm(terms) / max(norm(recovered), 1e-300)
-        if self.client_dtype == "float32" and error > TOLERANCE:
+        if me.public.training.precision == "float32" and error > TOLERANCE:
             me.state["gamma_scale"] = float(me.state["gamma_scale"]) * math.sqrt(TOLERANCE / error)
 
     # --- client -----------------------------------------------------------------------------
@@ -123,9 +122,8 @@ class ModelPerturbation(Defense):
         task = task_of(me.public)
         received = self.received_model(me)
         hidden: Parameters = received["model"]
-        dtype = getattr(torch, self.client_dtype)
-        images = task.normalise(me.batch.images.to(dtype))
-        targets = nn.functional.one_hot(me.batch.labels, me.public.classes).to(dtype)
+        images = task.normalise(me.batch.images.to(task.dtype))
+        targets = nn.functional.one_hot(me.batch.labels, me.public.classes).to(task.dtype)
         factors = self._clip_factors(me)
         direction: Tensor | None = received.get("direction")
         with me.phase("Train"):
@@ -155,7 +153,7 @@ class ModelPerturbation(Defense):
         def error(server_state: Payload, model: Parameters) -> float:
             task = task_of(public)
             exact = {name: value.double() for name, value in server_state["distributed"].items()}
-            true = weighted_gradient(task.gradient, exact, batch.images.double(), batch.labels, factors)
+            true, _ = task.gradient(exact, batch.images, batch.labels, factors)
             found = recover(gradient, psi, phi, wiring, unpack_secret(server_state["secret"]))
             return norm({n: found[n] - true[n] for n in true}) / max(norm(true), 1e-300)
 
@@ -197,15 +195,3 @@ def unpack_secret(packed: Payload) -> Secret:
 def norm(values: Parameters) -> float:
     """L2 norm of a whole gradient."""
     return math.sqrt(sum(float(value.double().square().sum()) for value in values.values()))
-
-
-def weighted_gradient(
-    gradient: object, model: Parameters, images: Tensor, labels: Tensor, factors: Tensor | None
-) -> Parameters:
-    """The gradient of mean_b c_b loss_b on the true model."""
-    assert callable(gradient)
-    if factors is None:
-        plain: Parameters = gradient(model, images, labels)[0]
-        return plain
-    parts = [gradient(model, image[None], label[None])[0] for image, label in zip(images, labels, strict=True)]
-    return {n: sum(float(c) * part[n] for c, part in zip(factors, parts, strict=True)) / len(parts) for n in parts[0]}

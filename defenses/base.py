@@ -156,16 +156,15 @@ class Defense(Plugin):
     ) -> Payload:
         """The message that a client would send for these images (N, C, H, W) and labels (N,).
 
-        What any outsider can run: it needs the public settings and what a client got from the server,
-        `own_state["model"]`, and touches no other party's state. Randomness comes from `seed`.
+        What any outsider can run: it needs the public settings and `own_state`, the content of the `model`
+        message that a client gets, and touches no other party's state. Randomness comes from `seed`.
         """
         sent: list[Message] = []
         secret = derive_key(seed.to_bytes(16, "little", signed=True), "simulate")
         me = Party(client_name(0), public, secret)
         me.occasion = Occasion(0, None, "train", public.clients, len(labels))
         me.batch = LabelledImages(images, labels)
-        me.state = copy_value({key: value for key, value in own_state.items() if key != "model"})
-        body = {"model": own_state["model"]}
+        body: Payload = copy_value(own_state)
         me._inbox.append(Message("distribute", SERVER, me.name, "model", body, size_in_bytes(body)))
         me._step, me._deliver = "update", sent.append
         self.update(me)
@@ -182,6 +181,9 @@ def mean(items: Sequence[Parameters]) -> Parameters:
     >>> mean([{"w": torch.tensor([1.0])}, {"w": torch.tensor([3.0])}])["w"]
     tensor([2.])
     """
-    return {
-        name: torch.stack([item[name].float() for item in items]).mean(0).to(items[0][name].dtype) for name in items[0]
-    }
+    found: Parameters = {}
+    for name, first in items[0].items():
+        stacked = torch.stack([item[name] for item in items])
+        exact = stacked if first.is_floating_point() else stacked.double()
+        found[name] = exact.mean(0).to(first.dtype)
+    return found

@@ -147,6 +147,8 @@ class MpDp(Budget, ModelPerturbation):
 
     def pair_stream(self, me: Party, other: int) -> Stream:
         """The stream that this client shares with another one, in this occasion alone."""
+        if "private_key" not in me.state:  # an outsider's simulation: no shared key, so a draw of its own, same law
+            return me.stream(f"pairwise with {other}")
         private = X25519PrivateKey.from_private_bytes(me.state["private_key"])
         public = X25519PublicKey.from_public_bytes(me.state["public_keys"][client_name(other)])
         o = me.occasion

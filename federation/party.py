@@ -106,7 +106,10 @@ class Party:
 
     def received(self, kind: str) -> dict[str, Payload]:
         """The payloads of this kind in the inbox, by sender; copies, the caller may change them."""
-        return {m.sender: copy_value(m.payload) for m in self._inbox if m.kind == kind}
+        found = [message for message in self._inbox if message.kind == kind]
+        if len({message.sender for message in found}) < len(found):
+            raise ProtocolError(f"{self.name} got '{kind}' twice from one sender in one step")
+        return {message.sender: copy_value(message.payload) for message in found}
 
     def expect(self, kind: str, sender: str = SERVER) -> Payload:
         """The one payload of this kind from that sender."""

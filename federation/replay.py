@@ -8,6 +8,7 @@ variable, a class attribute, a file), what it sends or holds now is not the same
 from __future__ import annotations
 
 import multiprocessing
+import pickle
 from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.connection import Connection
 from typing import Any
@@ -60,9 +61,9 @@ def _own_part(observations: tuple[Observation, ...], party: str) -> list[Payload
     ]
 
 
-def _replayed(make: Callable[[], Scheme], outcome_parts: tuple[Any, ...], party: str, pipe: Connection) -> None:
+def _replayed(parcel: bytes, party: str, pipe: Connection) -> None:
     """Child process: run one party against the script and send back what it differs in."""
-    public, transcript, secret, shard, watch, seed, threads = outcome_parts
+    make, public, transcript, secret, shard, watch, seed, threads = pickle.loads(parcel)  # our own parent's
     torch.set_num_threads(threads)  # sums over another number of threads differ in their last bits
     try:
         run = Federation(
@@ -91,15 +92,19 @@ def covert_channels(
 ) -> dict[str, list[str]]:
     """The parties that do something else when the others are away, with the paths that differ; empty when clean.
 
-    `outcome` must come from a run with `record_all=True`; `make` builds the defense anew in a spawned process.
+    `outcome` must come from a run with `record_all=True`; `make` builds the defense anew in that process.
     """
-    context = multiprocessing.get_context("spawn")
+    # from a fork server, where there is one: a process in which no party ever ran, without importing torch each time
+    methods = multiprocessing.get_all_start_methods()
+    context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
+    multiprocessing.set_forkserver_preload(["torch", "federation.replay"])
     found: dict[str, list[str]] = {}
     transcript = Transcript(outcome.transcript.observations)
     for party, secret in outcome.secrets.items():
         receiver, sender = context.Pipe(duplex=False)
-        parts = (outcome.public, transcript, secret, shards.get(party), watch, seed, torch.get_num_threads())
-        child = context.Process(target=_replayed, args=(make, parts, party, sender))
+        parts = (make, outcome.public, transcript, secret, shards.get(party), watch, seed, torch.get_num_threads())
+        # pickled by value here: torch would hand every tensor over as a file descriptor, and there are too many
+        child = context.Process(target=_replayed, args=(pickle.dumps(parts), party, sender))  # type: ignore[attr-defined]
         child.start()
         sender.close()
         try:

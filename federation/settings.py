@@ -45,6 +45,7 @@ class Training(Settings):
     learning_rate: float = Field(0.1, gt=0)
     momentum: float = Field(0.9, ge=0, lt=1, description="at the server")
     weight_decay: float = Field(0.0, ge=0, description="at the server")
+    precision: Literal["float32", "float64"] = Field("float32", description="float64 is for tests of exactness")
     partition: Literal["iid", "dirichlet"] = "iid"
     alpha: float = Field(0.5, gt=0, description="concentration of the Dirichlet partition")
     dropouts: tuple[Dropout, ...] = ()

@@ -28,6 +28,7 @@ class Task:
         with torch.random.fork_rng(devices=[]):  # building draws weights that nobody uses
             self._network = model.build(public.shape, public.classes)
         self.public = public
+        self.dtype: torch.dtype = getattr(torch, public.training.precision)
         self.parameter_names = tuple(name for name, _ in self._network.named_parameters())
         self.buffer_names = tuple(name for name, _ in self._network.named_buffers())
         self._mean = torch.tensor(public.mean).view(-1, 1, 1)
@@ -44,7 +45,10 @@ class Task:
             torch.manual_seed(generator_seed)
             network = model.build(self.public.shape, self.public.classes)
         tensors = {**dict(network.named_parameters()), **dict(network.named_buffers())}
-        return {name: tensor.detach().clone() for name, tensor in tensors.items()}
+        return {
+            name: tensor.detach().to(self.dtype) if tensor.is_floating_point() else tensor.detach().clone()
+            for name, tensor in tensors.items()
+        }
 
     def normalise(self, images: Tensor) -> Tensor:
         """(images - mean) / std, per channel."""
@@ -58,39 +62,43 @@ class Task:
         self._network.train(train)
         return cast(Tensor, functional_call(self._network, model, (self.normalise(images),)))
 
-    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The mean loss; labels are classes (N,) or probabilities (N, classes).
+    def losses(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """The loss (N,) of every record; labels are classes (N,) or probabilities (N, classes).
 
-        mse: 1/2 ||logits - onehot||^2, the mean over the batch (SCHEMES.md 9.5); ce: cross-entropy.
+        mse: 1/2 ||logits - onehot||^2 (SCHEMES.md 9.5); ce: cross-entropy.
         """
-        return loss_function(self.public.training.loss)(logits, labels)
+        if self.public.training.loss == "ce":
+            return nn.functional.cross_entropy(logits, labels, reduction="none")
+        target = labels if labels.ndim == 2 else nn.functional.one_hot(labels, logits.shape[1])
+        return 0.5 * (logits - target.to(logits)).square().sum(dim=1)
 
-    def gradient(self, model: Parameters, images: Tensor, labels: Tensor) -> tuple[Parameters, Parameters]:
-        """The mean gradient over a batch, and the buffers that training on it leaves behind."""
-        weights = {name: model[name].detach().requires_grad_() for name in self.parameter_names}
+    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """The mean loss over a batch."""
+        return self.losses(logits, labels).mean()
+
+    def gradient(
+        self, model: Parameters, images: Tensor, labels: Tensor, weights: Tensor | None = None
+    ) -> tuple[Parameters, Parameters]:
+        """The gradient of the mean loss over a batch, and the buffers that training on it leaves behind.
+
+        Computed in the model's own precision. `weights` (N,) multiply the records' losses before the mean.
+        """
+        leaves = {name: model[name].detach().requires_grad_() for name in self.parameter_names}
         buffers = {name: model[name].detach().clone() for name in self.buffer_names}
-        loss = self.loss(self.logits({**weights, **buffers}, images, train=True), labels)
-        gradients = torch.autograd.grad(loss, list(weights.values()))
-        return dict(zip(weights, gradients, strict=True)), buffers
+        dtype = leaves[self.parameter_names[0]].dtype
+        losses = self.losses(self.logits({**leaves, **buffers}, images.to(dtype), train=True), labels)
+        loss = losses.mean() if weights is None else (weights.to(losses) * losses).mean()
+        gradients = torch.autograd.grad(loss, list(leaves.values()))
+        return dict(zip(leaves, gradients, strict=True)), buffers
 
     @torch.no_grad()
     def predict(self, model: Parameters, images: Tensor, batch: int = 512) -> Tensor:
         """Logits (N, classes) in eval mode, batch by batch, without gradients."""
-        parts = [self.logits(model, chunk) for chunk in torch.split(images, batch)]
+        parts = [self.logits(model, chunk.to(self.dtype)) for chunk in torch.split(images, batch)]
         return torch.cat(parts) if parts else torch.empty(0, self.public.classes)
 
     def __reduce__(self) -> tuple[Callable[[Public], Task], tuple[Public]]:
         return task_of, (self.public,)
-
-
-def loss_function(name: str) -> Callable[[Tensor, Tensor], Tensor]:
-    """The loss of that name, from logits (N, C) and labels (N,) or soft labels (N, C) to a scalar."""
-    return _half_squared_error if name == "mse" else nn.functional.cross_entropy
-
-
-def _half_squared_error(logits: Tensor, labels: Tensor) -> Tensor:
-    target = labels if labels.ndim == 2 else nn.functional.one_hot(labels, logits.shape[1])
-    return 0.5 * (logits - target.to(logits)).square().sum(dim=1).mean()
 
 
 @cache

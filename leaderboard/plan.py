@@ -55,7 +55,7 @@ def select(
     seeds: Sequence[int],
     plugin_files: Sequence[str] = (),
 ) -> Suite:
-    """The suite cut down to what was asked for; the control stays, since nothing can be ranked without it.
+    """The suite cut down to what was asked for; the control and the prior stay, since nothing is ranked without them.
 
     A name that the suite does not have but that is a known plugin joins with its default parameters;
     so do the plugins of `--plugin` files.
@@ -75,7 +75,10 @@ def select(
     if defenses:
         rows = [row for row in rows if row.title in (*defenses, suite.control)]
     if attacks:
-        columns = [column for column in columns if column.title in attacks]
+        asked = [column for column in columns if column.title in attacks]
+        # like the control, the prior stays: a reconstruction means nothing without the guess that needs no attack
+        rebuilds = any(registry.find("attack", column.name)["goal"] == "reconstruction" for column in asked)
+        columns = [c for c in columns if c in asked or (rebuilds and c.name == "prior")]
     update = {"defenses": tuple(rows), "attacks": tuple(columns), "seeds": tuple(seeds) or suite.seeds}
     return Suite.parse(suite.model_copy(update=update).model_dump(), f"The suite {suite.name} with these options")
 

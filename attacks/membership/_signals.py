@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from attacks.base import Knowledge
 from datasets.base import LabelledImages
@@ -13,12 +13,7 @@ from federation.task import Task
 
 def losses(task: Task, model: Parameters, data: LabelledImages) -> Tensor:
     """The training loss (N,) of every record by itself; non-finite ones become the largest float."""
-    logits = task.predict(model, data.images)
-    if task.public.training.loss == "mse":
-        target = nn.functional.one_hot(data.labels, logits.shape[1]).to(logits)
-        found = 0.5 * (logits - target).square().sum(1)
-    else:
-        found = nn.functional.cross_entropy(logits, data.labels, reduction="none")
+    found = task.losses(task.predict(model, data.images), data.labels)
     return torch.nan_to_num(found, nan=3e38, posinf=3e38)
 
 

@@ -54,13 +54,18 @@ def test_the_honest_reading_has_an_entry_for_every_observation(world: World) -> 
 def test_simulate_touches_no_party_and_repeats_itself(world: World) -> None:
     """It runs on public settings and what a client got, and what it returns has the form of a real message."""
     view = world.view("client")
-    model = next(m.payload["model"] for o in view.observations for m in o.messages if m.kind == "model")
+    received = next(m.payload for o in view.observations for m in o.messages if m.kind == "model")
     batch = world.unseen.select(torch.arange(4))
 
-    first = world.defense.simulate(world.outcome.public, {"model": model}, batch.images, batch.labels, seed=3)
-    second = world.defense.simulate(world.outcome.public, {"model": model}, batch.images, batch.labels, seed=3)
+    first = world.defense.simulate(world.outcome.public, received, batch.images, batch.labels, seed=3)
+    second = world.defense.simulate(world.outcome.public, received, batch.images, batch.labels, seed=3)
 
-    sent = next(m for o in world.view("server").observations for m in o.messages if m.sender == "client:0")
+    sent = next(
+        m
+        for o in world.view("server").observations
+        for m in o.messages
+        if m.sender == "client:0" and m.kind == "update"
+    )
     assert first.keys() == sent.payload.keys()
     for name, value in first["gradient"].items():
         assert torch.equal(value, second["gradient"][name])

@@ -77,7 +77,9 @@ def make_world(
         defense=defense.name,
         parameters=defense.parameters(),
         model=model,
-        model_parameters=registry.create("model", model, dict(model_parameters or {})).parameters(),
+        model_parameters=registry.create(
+            "model", model, dict(model_parameters or ({"hidden": [16]} if model == "mlp" else {}))
+        ).parameters(),
         shape=pool.shape,
         classes=pool.classes,
         mean=Digits.mean,

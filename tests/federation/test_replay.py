@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
@@ -71,7 +72,7 @@ def here(make: Callable[[], FedAvg], outcome: Outcome, party: str, seed: int = 5
     pipe = Pipe()
     shard = shards_of(PUBLIC.shard_sizes).get(party)
     parts = (outcome.public, outcome.transcript, outcome.secrets[party], shard, WATCH, seed, torch.get_num_threads())
-    replay._replayed(make, parts, party, cast(Any, pipe))
+    replay._replayed(pickle.dumps((make, *parts)), party, cast(Any, pipe))
     found: list[str] = pipe.sent
     return found
 

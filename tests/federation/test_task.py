@@ -10,7 +10,7 @@ from core import registry
 from federation.models.base import Model
 from federation.payload import Parameters
 from federation.settings import Public
-from federation.task import Task, loss_function, task_of
+from federation.task import Task, task_of
 from tests.federation.makings import CLASSES, images, public_of, same
 
 
@@ -84,12 +84,13 @@ def test_evaluation_uses_the_running_statistics_and_changes_nothing() -> None:
 def test_mse_is_half_the_squared_distance_and_the_mean_over_the_batch() -> None:
     logits = torch.tensor([[1.0, 2.0, 0.0], [0.0, 0.0, 3.0]])
     # 1/2 (1 + 1 + 0) and 1/2 (0 + 0 + 4), in the mean 1.5
-    assert loss_function("mse")(logits, torch.tensor([1, 2])).item() == pytest.approx(1.5)
+    assert task_of(public_of()).loss(logits, torch.tensor([1, 2])).item() == pytest.approx(1.5)
 
 
 @pytest.mark.parametrize("name", ["mse", "ce"])
 def test_soft_labels(name: str) -> None:
-    loss = loss_function(name)
+    public = public_of()
+    loss = task_of(public.model_copy(update={"training": public.training.model_copy(update={"loss": name})})).loss
     logits, labels = torch.randn(4, 3, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 2, 1, 1])
     hard = nn.functional.one_hot(labels, 3).float()
     torch.testing.assert_close(loss(logits, hard), loss(logits, labels))
