@@ -97,19 +97,18 @@ class ModelPerturbation(Defense):
         with me.phase("Recover"):
             recovered = recover(gradient, psi, phi, wiring, secret)
             self._adapt(me, psi, phi, recovered, secret)
-        self.step(
-            me, {name: self.finish(me, recovered)[name].to(value) for name, value in me.state["model"].items()}, {}
-        )
+        final = self.finish(me, recovered, len(updates))
+        self.step(me, {name: final[name].to(value) for name, value in me.state["model"].items()}, {})
 
-    def finish(self, me: Party, recovered: Parameters) -> Parameters:
-        """Server: a last word on the recovered aggregate (central noise); nothing here."""
+    def finish(self, me: Party, recovered: Parameters, clients: int) -> Parameters:
+        """Server: a last word on the recovered mean over so many clients (central noise); nothing here."""
         return recovered
 
     def _adapt(self, me: Party, psi: Parameters, phi: Parameters, recovered: Parameters, secret: Secret) -> None:
         """Shrink gamma for the next rounds where cancellation would cost more than `TOLERANCE` of the gradient."""
         wiring = self.expanded(me.public).wiring
         zero = {name: torch.zeros_like(value) for name, value in recovered.items()}
-        terms = recover(zero, zero, phi, wiring, secret)
+        terms = recover(zero, {name: torch.zeros_like(value) for name, value in psi.items()}, phi, wiring, secret)
         error = ROUNDING * norm(terms) / max(norm(recovered), 1e-300)
         if me.public.training.precision == "float32" and error > TOLERANCE:
             me.state["gamma_scale"] = float(me.state["gamma_scale"]) * math.sqrt(TOLERANCE / error)

@@ -25,10 +25,10 @@ class MpCdp(Budget, ModelPerturbation):
     claim: ClassVar[str] = "The trained model is differentially private; the server is trusted with every gradient."
     transitional: ClassVar[bool] = False
 
-    def finish(self, me: Party, recovered: Parameters) -> Parameters:
-        """Server: central noise on the recovered mean."""
+    def finish(self, me: Party, recovered: Parameters, clients: int) -> Parameters:
+        """Server: central noise on the recovered mean over the clients that really sent something."""
         with me.phase("DP"):
-            sigma = self.central_sigma(len(me.participants), me.occasion.batch_size)
+            sigma = self.central_sigma(clients, me.occasion.batch_size)
             return added(recovered, sigma * me.stream("central").normal(sum(v.numel() for v in recovered.values())))
 
     def central_sigma(self, clients: int, batch: int) -> float:

@@ -32,6 +32,12 @@ NOT_PRIVATE = (
     "Psi and Phi are sent without noise; given R, which the server drew, the noise is uniform and not Gaussian"
 )
 
+#: what the record says of a random n-out graph, by mode
+GRAPH_FLAGS = {
+    "paper": "n-out; the paper's theorem divides by zero there, its complete-graph formula is used with K",
+    "corrected": "n-out; sigma follows from the exact theta of each round's graph, the claims from one such graph",
+}
+
 
 class MpDp(Budget, ModelPerturbation):
     """The paper's scheme: perturbed model, own noise and pairwise noise that cancels in the aggregate.
@@ -102,14 +108,19 @@ class MpDp(Budget, ModelPerturbation):
 
     def edges(self, me: Party) -> list[Edge]:
         """The graph of this round, as client numbers."""
+        everyone = [_index(name) for name in me.participants]
         if not self.neighbours:
-            return complete_edges([_index(name) for name in me.participants])
+            return complete_edges(everyone)
+        if "chosen" not in me.state:  # an outsider's simulation, where nobody chose: a graph of its own, same law
+            count = min(self.neighbours, len(everyone) - 1)
+            stream = me.stream("everyone's neighbours")
+            return union_edges({own: choose_neighbours(stream, own, everyone, count) for own in everyone})
         choices = {_index(sender): body["chosen"] for sender, body in me.received("neighbours").items()}
         return union_edges({**choices, me.index: me.state["chosen"]})
 
     def received_model(self, me: Party) -> Payload:
         """What the server sent, whichever step it arrived in."""
-        stored: Payload = me.state.pop("received") if self.neighbours else me.expect("model")
+        stored: Payload = me.state.pop("received") if "received" in me.state else me.expect("model")
         return stored
 
     # --- noise ------------------------------------------------------------------------------
@@ -175,9 +186,7 @@ class MpDp(Budget, ModelPerturbation):
             "reason": NOT_PRIVATE,
         }
         if self.neighbours and self.neighbours < clients - 1:
-            found["graph"] = (
-                "n-out; the paper's theorem divides by zero there, its complete-graph formula is used with K"
-            )
+            found["graph"] = GRAPH_FLAGS[self.mode]
         return found
 
     def _typical_edges(self, clients: int) -> list[Edge]:

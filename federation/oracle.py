@@ -24,6 +24,7 @@ CHUNK = 32
 def example_norms(task: Task, model: Parameters, images: Tensor, labels: Tensor) -> Tensor:
     """L2 norms (B,) of the whole gradient of each example by itself."""
     weights = {name: model[name].detach() for name in task.parameter_names}
+    images = images.to(task.dtype)
     soft = torch.nn.functional.one_hot(labels, task.public.classes).to(images)
 
     def loss(parameters: Parameters, image: Tensor, target: Tensor) -> Tensor:

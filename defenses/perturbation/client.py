@@ -14,7 +14,7 @@ from torch.func import functional_call
 from defenses.perturbation.wiring import Wiring, wiring_of
 from federation.payload import Parameters
 from federation.settings import Public
-from federation.task import task_of
+from federation.task import channels_last, task_of
 
 
 class ChannelScale(nn.Module):
@@ -39,9 +39,10 @@ class ScaledReLU(ChannelScale):
 
 @dataclass(frozen=True)
 class Expanded:
-    """The public architecture that clients run: the network with transitional layers, and its wiring."""
+    """The public architecture: the network with transitional layers, the plain one, and their wiring."""
 
     network: nn.Module
+    plain: nn.Module
     wiring: Wiring
     transitional: bool
 
@@ -65,7 +66,7 @@ def _expanded(public_json: str, transitional: bool) -> Expanded:
             _replace(network, path, ScaledReLU(channels))
         for skip in wiring.skips:
             _replace(network, skip.path, ChannelScale(wiring.channels[skip.target]))
-    return Expanded(network, wiring, transitional)
+    return Expanded(network, plain, wiring, transitional)
 
 
 def expanded_of(public: Public, *, transitional: bool) -> Expanded:
@@ -80,32 +81,53 @@ def _replace(network: nn.Module, path: str, new: nn.Module) -> None:
 
 @dataclass(frozen=True)
 class Forward:
-    """One forward pass on the perturbed model: logits y_hat (B, C), alpha (B,), and the leaves to differentiate by."""
+    """One forward pass: logits y_hat (B, C), alpha (B,), and the leaves to differentiate by."""
 
     logits: Tensor
     alpha: Tensor
-    leaves: list[Tensor]
-    names: tuple[str, ...]
+    leaves: dict[str, Tensor]
 
     def gradient(self, loss: Tensor) -> Parameters:
-        """The gradient of a scalar by every true parameter; zero where it does not depend on one."""
-        found = torch.autograd.grad(loss, self.leaves, retain_graph=True, allow_unused=True)
-        pairs = zip(self.names, self.leaves, found, strict=True)
-        return {name: g if g is not None else torch.zeros_like(leaf) for name, leaf, g in pairs}
+        """The gradient of a scalar by every leaf; zero where it does not depend on one."""
+        found = torch.autograd.grad(loss, list(self.leaves.values()), retain_graph=True, allow_unused=True)
+        pairs = zip(self.leaves.items(), found, strict=True)
+        return {name: g if g is not None else torch.zeros_like(leaf) for (name, leaf), g in pairs}
+
+
+def _run(
+    network: nn.Module, last: str, tensors: Parameters, trained: tuple[str, ...], images: Tensor
+) -> tuple[Forward, Tensor]:
+    """Run a network; returns also the inputs (B, features) of its last layer."""
+    leaves = {name: tensors[name].detach().requires_grad_() for name in trained}
+    kept: list[Tensor] = []
+    handle = network.get_submodule(last).register_forward_pre_hook(lambda module, inputs: kept.append(inputs[0]))
+    try:
+        logits = cast(Tensor, functional_call(network, {**tensors, **leaves}, (images,)))
+    finally:
+        handle.remove()
+    return Forward(logits, kept[0].sum(dim=1), leaves), kept[0]
 
 
 def forward(expanded: Expanded, perturbed: Parameters, images: Tensor) -> Forward:
-    """Run the perturbed model on normalised images (B, C, H, W)."""
-    leaves = [perturbed[name].detach().requires_grad_() for name in expanded.trained]
-    tensors = {**perturbed, **dict(zip(expanded.trained, leaves, strict=True))}
-    kept: list[Tensor] = []
-    last = expanded.network.get_submodule(expanded.wiring.last.name)
-    handle = last.register_forward_pre_hook(lambda module, inputs: kept.append(inputs[0]))
-    try:
-        logits = cast(Tensor, functional_call(expanded.network, tensors, (images,)))
-    finally:
-        handle.remove()
-    return Forward(logits, kept[0].sum(dim=1), leaves, expanded.trained)
+    """Run the perturbed model with its transitional layers on normalised images (B, C, H, W), as the paper does."""
+    return _run(expanded.network, expanded.wiring.last.name, perturbed, expanded.trained, images)[0]
+
+
+def forward_collapsed(expanded: Expanded, perturbed: Parameters, images: Tensor) -> tuple[Forward, Parameters]:
+    """The same values from the plain network, and the factors that turn its gradients into those by `perturbed`.
+
+    No transitional layer is computed: their diagonals are known, so they go into the weights first
+    (plain = factor * perturbed, hence grad_perturbed = factor * grad_plain). This is what clients run.
+    """
+    factors = plain_factors(perturbed, expanded)
+    plain = {
+        name: channels_last((factors[name] * perturbed[name].double()).to(perturbed[name].dtype)) for name in factors
+    }
+    last = expanded.wiring.last
+    run, inputs = _run(expanded.plain, last.name, plain, expanded.trained, channels_last(images))
+    # alpha sums the perturbed activations: the plain ones times what the last layer's columns carry
+    carried = factors[f"{last.name}.weight"][0]
+    return Forward(run.logits, (inputs * carried.to(inputs)).sum(dim=1), run.leaves), factors
 
 
 def train(
@@ -120,49 +142,62 @@ def train(
 
     grad_hat = grad of mean 1/2 ||y_hat - y_bar||^2,  Phi = grad of mean 1/2 alpha^2, and Psi:
     V2 (direction r^a known): grad of mean alpha (y_hat - y_bar) . r^a, in the weights' shapes;
-    V1 (direction None): one such gradient a class, stacked in front.
+    V1 (direction None): one such gradient a class, stacked in front. One forward pass serves all.
     """
-    run = forward(expanded, perturbed, images)
+    run, factors = forward_collapsed(expanded, perturbed, images)
     scale = torch.ones_like(run.alpha) if weights is None else weights.to(run.alpha)
     residual = run.logits - targets.to(run.logits)
-    gradient = run.gradient((scale * 0.5 * residual.square().sum(1)).mean())
-    phi = run.gradient((scale * 0.5 * run.alpha.square()).mean())
+
+    def gradient(loss: Tensor) -> Parameters:
+        found = run.gradient(loss)
+        return {name: (value * factors[name].to(value)).contiguous() for name, value in found.items()}
+
+    hidden = gradient((scale * 0.5 * residual.square().sum(1)).mean())
+    phi = gradient((scale * 0.5 * run.alpha.square()).mean())
     if direction is not None:
-        psi = run.gradient((scale * run.alpha * (residual @ direction.to(residual))).mean())
+        psi = gradient((scale * run.alpha * (residual @ direction.to(residual))).mean())
     else:
-        parts = [run.gradient((scale * run.alpha * residual[:, c]).mean()) for c in range(residual.shape[1])]
+        parts = [gradient((scale * run.alpha * residual[:, c]).mean()) for c in range(residual.shape[1])]
         psi = {name: torch.stack([part[name] for part in parts]) for name in expanded.trained}
-    return gradient, psi, phi
+    return hidden, psi, phi
 
 
 def collapse(perturbed: Parameters, expanded: Expanded) -> Parameters:
-    """The plain network (no transitional layers) that computes exactly the same y_hat: what a client really holds.
+    """The plain network (no transitional layers) that computes exactly the same y_hat: what a client really holds."""
+    factors = plain_factors(perturbed, expanded)
+    return {name: (factor * perturbed[name].double()).to(perturbed[name].dtype) for name, factor in factors.items()}
+
+
+def plain_factors(perturbed: Parameters, expanded: Expanded) -> Parameters:
+    """The factors (float64, in the weights' shapes or broadcast to them) with plain = factor * perturbed.
 
     Every diagonal is absorbed into the weights that read from it; an identity shortcut's diagonal
     into the weights of its block's sum, since positive scaling passes through a ReLU.
     """
-    if not expanded.transitional:
-        return {name: perturbed[name].clone() for name in expanded.trained}
-    wiring = expanded.wiring
-    carried: dict[int, Tensor] = {}  # value after activation i = carried[i] * value in the plain network
-    summed: dict[int, Tensor] = {}  # the sum before activation i = summed[i] * the plain one
-    for index, path in enumerate(wiring.relus):
-        skip = next((skip for skip in wiring.skips if skip.target == index), None)
-        ones = torch.ones(wiring.channels[index], dtype=torch.float64)
-        summed[index] = perturbed[f"{skip.path}.scale"].double() * carried[skip.source] if skip else ones
-        carried[index] = perturbed[f"{path}.scale"].double() * summed[index]
+    carried, summed = _scales(perturbed, expanded)
     found: Parameters = {}
-    for weight in wiring.weights:
+    for weight in expanded.wiring.weights:
         value = perturbed[f"{weight.name}.weight"]
-        plain = value.double()
-        if weight.source is not None:
-            columns = carried[weight.source].repeat_interleave(weight.repeat)
-            plain = plain * columns.view(1, -1, *([1] * (value.ndim - 2)))
-        if weight.target is not None:
-            plain = plain / summed[weight.target].view(-1, *([1] * (value.ndim - 1)))
-        found[f"{weight.name}.weight"] = plain.to(value.dtype)
+        ones = torch.ones(1, dtype=torch.float64)
+        columns = carried[weight.source].repeat_interleave(weight.repeat) if weight.source is not None else ones
+        rows = 1 / summed[weight.target] if weight.target is not None else ones
+        full = (rows[:, None] * columns[None, :]).expand(value.shape[0], value.shape[1])
+        found[f"{weight.name}.weight"] = full.reshape(*full.shape, *([1] * (value.ndim - 2)))
         if weight.has_bias:
-            bias = perturbed[f"{weight.name}.bias"]
-            rows = summed[weight.target] if weight.target is not None else torch.ones(len(bias), dtype=torch.float64)
-            found[f"{weight.name}.bias"] = (bias.double() / rows).to(bias.dtype)
+            found[f"{weight.name}.bias"] = rows.expand(value.shape[0])
     return found
+
+
+def _scales(perturbed: Parameters, expanded: Expanded) -> tuple[dict[int, Tensor], dict[int, Tensor]]:
+    """By activation: its value and the sum before it, relative to the plain network's."""
+    wiring = expanded.wiring
+    carried: dict[int, Tensor] = {}
+    summed: dict[int, Tensor] = {}
+    for index, path in enumerate(wiring.relus):
+        ones = torch.ones(wiring.channels[index], dtype=torch.float64)
+        skip = next((skip for skip in wiring.skips if skip.target == index), None)
+        diagonal = perturbed[f"{skip.path}.scale"].double() if skip and expanded.transitional else ones
+        summed[index] = diagonal * carried[skip.source] if skip else ones
+        scale = perturbed[f"{path}.scale"].double() if expanded.transitional else ones
+        carried[index] = scale * summed[index]
+    return carried, summed

@@ -72,19 +72,23 @@ class _Walker:
     skips: list[Skip] = field(default_factory=list)
     relus: list[str] = field(default_factory=list)
     channels: list[int] = field(default_factory=list)
+    used: set[int] = field(default_factory=set)
 
     def walk(self, module: nn.Module, path: str, point: _Point) -> _Point:
         """Follow the data through a module."""
-        if isinstance(module, nn.Sequential):
-            for name, child in module.named_children():
+        if isinstance(module, nn.Sequential) and _unchanged(module, nn.Sequential):
+            for name, child in module._modules.items():  # named_children() would leave out a layer's second use
+                assert child is not None
                 point = self.walk(child, f"{path}.{name}" if path else name, point)
             return point
         if isinstance(module, nn.Conv2d | nn.Linear):
             return self._layer(module, path, point)
         if isinstance(module, nn.ReLU):
             return self._activation(path, point)
-        if isinstance(module, Residual):
+        if isinstance(module, Residual) and _unchanged(module, Residual):
             return self._residual(module, path, point)
+        if isinstance(module, nn.Flatten) and any(isinstance(layer, nn.Conv2d) for _, layer, _, _ in point.feeds):
+            raise Unsupported(f"model perturbation needs a ReLU between {point.feeds[0][0]} and the flattening {path}")
         if isinstance(module, CHANNELWISE):
             return point
         raise Unsupported(f"model perturbation cannot pass through {type(module).__name__} ({path or 'the network'})")
@@ -92,6 +96,9 @@ class _Walker:
     def _layer(self, module: nn.Conv2d | nn.Linear, path: str, point: _Point) -> _Point:
         if point.feeds:
             raise Unsupported(f"model perturbation needs a ReLU between {point.feeds[0][0]} and {path}")
+        if id(module) in self.used:
+            raise Unsupported(f"model perturbation does not know layers that are used twice ({path})")
+        self.used.add(id(module))
         if isinstance(module, nn.Conv2d):
             if module.groups != 1:
                 raise Unsupported(f"model perturbation does not know grouped convolutions ({path})")
@@ -100,6 +107,8 @@ class _Walker:
         return _Point(None, module.out_features, ((path, module, point.relu, repeat),))
 
     def _activation(self, path: str, point: _Point) -> _Point:
+        if not point.feeds:
+            return point  # behind another ReLU or the images themselves: it sees no sum of ours, only positive scales
         index = len(self.relus)
         self.relus.append(path)
         self.channels.append(point.channels)
@@ -108,12 +117,16 @@ class _Walker:
 
     def _residual(self, module: Residual, path: str, point: _Point) -> _Point:
         body = self.walk(module.body, f"{path}.body", point)
+        if not body.feeds:
+            raise Unsupported(f"model perturbation needs a layer without a ReLU at the end of {path}.body")
         if isinstance(module.shortcut, nn.Identity):
             if point.relu is None:
                 raise Unsupported(f"model perturbation needs an activation before the shortcut {path}")
             joined = _Point(None, body.channels, body.feeds, ((f"{path}.shortcut", point.relu),))
         else:
             short = self.walk(module.shortcut, f"{path}.shortcut", point)
+            if not short.feeds:
+                raise Unsupported(f"model perturbation needs an identity or a layer as the shortcut {path}.shortcut")
             joined = _Point(None, body.channels, (*body.feeds, *short.feeds))
         return self._activation(f"{path}.activation", joined)
 
@@ -123,6 +136,11 @@ class _Walker:
             self.weights.append(Weight(name, source, target, repeat, getattr(module, "bias", None) is not None))
         if target is not None:
             self.skips += [Skip(path, source, target) for path, source in point.skips]
+
+
+def _unchanged(module: nn.Module, kind: type[nn.Module]) -> bool:
+    """Whether a module computes what its class is known to compute: a subclass may have a `forward` of its own."""
+    return type(module).forward is kind.forward
 
 
 def wiring_of(network: nn.Module) -> Wiring:
