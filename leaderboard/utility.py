@@ -33,7 +33,7 @@ class Utility:
     def verdict(self, defense: str) -> str:
         """Why a defense is not ranked."""
         needed = 100 * (self.needed or 0.0)
-        return f"does not train: {100 * self.accuracy.get(defense, 0.0):.1f} % accuracy, {needed:.1f} % needed"
+        return f"does not train: {100 * self.accuracy.get(defense, 0.0):.2f} % accuracy, {needed:.2f} % needed"
 
     def cell(self, defense: str) -> Cell:
         """The accuracy as a table cell, with its Wilson interval."""
@@ -47,7 +47,7 @@ class Utility:
         """The remark that stands under every ranking."""
         if self.needed is None:
             return f"There is no control ({self.control}) among the records: nothing is gated."
-        floor = f"{100 * self.needed:.1f} %"
+        floor = f"{100 * self.needed:.2f} %"
         return (
             f"Ranked are those with at least {100 * self.gate:g} % of the accuracy of {self.control}, that is {floor}."
         )

@@ -126,8 +126,8 @@ def test_what_does_not_train_stands_below_the_line() -> None:
     table = only_table(records)
     assert ranking(table) == {"ok": 1, "fedavg": 2, "noise": None}
     assert [row.muted for row in table.rows] == [False, False, True]
-    assert "does not train: 50.0 % accuracy, 72.0 % needed" in rows(table)["noise"].cells["rank"].note
-    assert any("at least 90 % of the accuracy of fedavg, that is 72.0 %" in note for note in table.notes)
+    assert "does not train: 50.00 % accuracy, 72.00 % needed" in rows(table)["noise"].cells["rank"].note
+    assert any("at least 90 % of the accuracy of fedavg, that is 72.00 %" in note for note in table.notes)
     loose = only_table(records, gate=0.5)
     assert ranking(loose) == {"noise": 1, "ok": 2, "fedavg": 3}
 
