@@ -77,7 +77,8 @@ class Inversion:
 class ReconstructionTask:
     """Rebuild the victim's probe records of one observed round: one problem a probe.
 
-    `probe_batch` is how many of the victim's own records are in each problem.
+    `probe_batch` is how many of the victim's own records are in each problem, `sizes` how many images the
+    answer to each must hold: as many as there are records behind its gradient.
     """
 
     moment: Moment
@@ -85,6 +86,7 @@ class ReconstructionTask:
     probes: int
     probe_batch: int
     known_labels: tuple[Tensor, ...] | None
+    sizes: tuple[int, ...]
 
     def problems(self, knowledge: Knowledge) -> tuple[Inversion, ...]:
         """The inversion problems that the honest reading of the view offers; `Unsupported` where it has none."""
@@ -105,7 +107,7 @@ class ReconstructionTask:
 
 @dataclass(frozen=True)
 class ReconstructionAnswer:
-    """One tensor a problem: images (M, C, H, W) in image units, M at least the probe batch, not clamped.
+    """One tensor a problem: images (M, C, H, W) in image units, M as the task's `sizes` say, not clamped.
 
     `flags` are remarks for the record (not converged, gradient all zero); `diagnostics` are numbers.
     """
@@ -117,13 +119,9 @@ class ReconstructionAnswer:
 
 @dataclass(frozen=True)
 class MembershipTask:
-    """Tell which candidates were trained on. The candidates come shuffled, members and others alike.
-
-    `member_share` is the attacker's prior: the share of members among the candidates.
-    """
+    """Tell which candidates were trained on. The candidates come shuffled, members and others alike."""
 
     candidates: LabelledImages
-    member_share: float = 0.5
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from core.errors import UserError, nearest
 
-PLUGIN_API = 1
-
 
 def explain(error: ValidationError, what: str, allowed: list[str]) -> UserError:
     """Turn pydantic's report into one sentence: what was wrong, what is allowed, what was given."""

@@ -22,7 +22,9 @@ def digest_of(*parts: object) -> str:
 
 
 def derive_seed(*names: Name) -> int:
-    """A 63-bit seed from names and numbers; one way, so a derived seed does not tell its base.
+    """A 63-bit seed from names and numbers: one way, but a base that can be guessed (0) can be tried.
+
+    What an attack must not guess therefore mixes in something that it does not hold (`Job.private_seed`).
 
     >>> derive_seed(0, "attack", "prior") == derive_seed(0, "attack", "prior")
     True

@@ -71,6 +71,14 @@ class ImagePool:
         sha.update(self.labels.to(torch.int64).contiguous().numpy().tobytes())
         return sha.hexdigest()
 
+    def structure(self) -> str:
+        """SHA-256 over what decides the splits besides pixels and labels: test set, groups, class names."""
+        sha = hashlib.sha256(repr(self.class_names).encode())
+        sha.update(self.is_test.to(torch.uint8).contiguous().numpy().tobytes())
+        if self.groups is not None:
+            sha.update(self.groups.to(torch.int64).contiguous().numpy().tobytes())
+        return sha.hexdigest()
+
     def with_labels(self, labels: Tensor) -> ImagePool:
         """The same images under other labels."""
         return replace(self, labels=labels)

@@ -19,8 +19,9 @@ from federation.settings import SERVER, Public
 from federation.task import task_of
 from federation.transcript import Observation
 
-#: float32 has 24 bits; the recovery's terms cancel, so rounding of the terms becomes error of the result
-ROUNDING = 2.0**-24
+#: float32 has 24 bits; the recovery's terms cancel, so their rounding becomes error of the result. Measured: up to
+#: ten times 2^-24 of the largest term (a mean over a batch hides terms of its examples that cancelled)
+ROUNDING = 10 * 2.0**-24
 #: largest expected error of a recovered gradient, relative to its norm; the server shrinks gamma to stay below
 TOLERANCE = 2e-4
 
@@ -83,7 +84,7 @@ class ModelPerturbation(Defense):
         """gamma's first scale: alpha sums over the last layer's inputs, so many inputs want a small gamma."""
         last = expanded.network.get_submodule(expanded.wiring.last.name)
         assert isinstance(last, nn.Linear)
-        return min(1.0, 64 / last.in_features)
+        return min(1.0, 32 / last.in_features)
 
     def aggregate(self, me: Party) -> None:
         """MU_Server: average gradient, Psi and Phi, recover in float64, take the step."""
@@ -96,7 +97,7 @@ class ModelPerturbation(Defense):
             gradient, psi, phi = (mean([u[part] for u in updates]) for part in ("gradient", "psi", "phi"))
         with me.phase("Recover"):
             recovered = recover(gradient, psi, phi, wiring, secret)
-            self._adapt(me, psi, phi, recovered, secret)
+        self._adapt(me, psi, phi, recovered, secret)
         final = self.finish(me, recovered, len(updates))
         self.step(me, {name: final[name].to(value) for name, value in me.state["model"].items()}, {})
 
@@ -105,13 +106,20 @@ class ModelPerturbation(Defense):
         return recovered
 
     def _adapt(self, me: Party, psi: Parameters, phi: Parameters, recovered: Parameters, secret: Secret) -> None:
-        """Shrink gamma for the next rounds where cancellation would cost more than `TOLERANCE` of the gradient."""
-        wiring = self.expanded(me.public).wiring
-        zero = {name: torch.zeros_like(value) for name, value in recovered.items()}
-        terms = recover(zero, {name: torch.zeros_like(value) for name, value in psi.items()}, phi, wiring, secret)
-        error = ROUNDING * norm(terms) / max(norm(recovered), 1e-300)
-        if me.public.training.precision == "float32" and error > TOLERANCE:
-            me.state["gamma_scale"] = float(me.state["gamma_scale"]) * math.sqrt(TOLERANCE / error)
+        """Shrink gamma for the next rounds where cancellation would cost more than `TOLERANCE` of the gradient.
+
+        The error grows with v Phi, the largest of the terms that cancel; v is taken at the largest gamma and a
+        typical r^a, since this round's may have been small. Noise makes the gradient look larger than it is, so
+        it counts at most B. All of it the server knows.
+        """
+        wiring, scale = self.expanded(me.public).wiring, float(me.state["gamma_scale"])
+        zero, no_psi = ({name: torch.zeros_like(value) for name, value in part.items()} for part in (recovered, psi))
+        term = norm(recover(zero, no_psi, phi, wiring, secret)) / float(secret.additive.square().sum())
+        term *= scale**2 * me.public.classes / 3  # E |r^a|^2 = classes / 3
+        size = min(norm(recovered), self.clip or math.inf)
+        error = ROUNDING * term / max(size, 1e-300)
+        if me.public.training.precision == "float32" and TOLERANCE < error < math.inf:
+            me.state["gamma_scale"] = scale * math.sqrt(TOLERANCE / error)
 
     # --- client -----------------------------------------------------------------------------
 

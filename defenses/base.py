@@ -162,7 +162,7 @@ class Defense(Plugin):
         sent: list[Message] = []
         secret = derive_key(seed.to_bytes(16, "little", signed=True), "simulate")
         me = Party(client_name(0), public, secret)
-        me.occasion = Occasion(0, None, "train", public.clients, len(labels))
+        me.occasion = Occasion(0, None, "train", public.clients[: public.training.per_round], len(labels))
         me.batch = LabelledImages(images, labels)
         body: Payload = copy_value(own_state)
         me._inbox.append(Message("distribute", SERVER, me.name, "model", body, size_in_bytes(body)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -13,6 +14,7 @@ from pydantic import Field
 
 from core.randomness import Stream, derive_key
 from defenses._model_perturbation import ModelPerturbation
+from defenses.base import Reading
 from defenses.noise.budget import Budget
 from defenses.noise.calibration import (
     Edge,
@@ -24,9 +26,10 @@ from defenses.noise.calibration import (
 )
 from defenses.noise.graph import choose_neighbours, complete_edges, union_edges
 from defenses.noise.laws import signed_dn
-from federation.party import Party, Step
+from federation.party import Message, Occasion, Party, Step
 from federation.payload import Parameters, Payload
 from federation.settings import SERVER, Public, client_name
+from federation.transcript import Observation
 
 NOT_PRIVATE = (
     "Psi and Phi are sent without noise; given R, which the server drew, the noise is uniform and not Gaussian"
@@ -160,18 +163,48 @@ class MpDp(Budget, ModelPerturbation):
         """The stream that this client shares with another one, in this occasion alone."""
         if "private_key" not in me.state:  # an outsider's simulation: no shared key, so a draw of its own, same law
             return me.stream(f"pairwise with {other}")
-        private = X25519PrivateKey.from_private_bytes(me.state["private_key"])
-        public = X25519PublicKey.from_public_bytes(me.state["public_keys"][client_name(other)])
-        o = me.occasion
-        pair = (min(me.index, other), max(me.index, other))
-        return Stream(
-            derive_key(private.exchange(public), "pairwise", *pair, o.kind, o.round, -1 if o.probe is None else o.probe)
-        )
+        return shared_stream(me.state, me.index, other, me.occasion)
+
+    # --- reading ----------------------------------------------------------------------------
+
+    def read(self, observation: Observation, public: Public) -> Reading:
+        """The server's recovered gradients, less the noise that clients who collude with it share with the senders."""
+        if not self.noise or SERVER not in observation.states or observation.occasion.kind not in ("train", "probe"):
+            return super().read(observation, public)
+        messages = tuple(self._without_shared_noise(message, observation, public) for message in observation.messages)
+        return super().read(replace(observation, messages=messages), public)
+
+    def _without_shared_noise(self, message: Message, observation: Observation, public: Public) -> Message:
+        """An update less the pairwise noise that a colluding neighbour of its sender knows."""
+        colluders = {_index(name): state for name, state in observation.states.items() if "private_key" in state}
+        if message.kind != "update" or not colluders:
+            return message
+        edges = self._seen_edges(observation)
+        occasion, sender = observation.occasion, _index(message.sender)
+        sigmas = self.sigmas(public, len(occasion.participants), edges, occasion.batch_size)
+        gradient: Parameters = message.payload["gradient"]
+        size = sum(value.numel() for value in gradient.values())
+        known = np.zeros(size)
+        for a, b in edges:
+            other = b if sender == a else a
+            if sender in (a, b) and other in colluders and other != sender:
+                drawn = signed_dn(shared_stream(colluders[other], other, sender, occasion), sigmas.pairwise, size)
+                known += drawn if sender == a else -drawn
+        return replace(message, payload={**message.payload, "gradient": added(gradient, -known)})
+
+    def _seen_edges(self, observation: Observation) -> list[Edge]:
+        """The graph as the colluders know it: complete, or from the choices that they received and made."""
+        if not self.neighbours:
+            return complete_edges([_index(name) for name in observation.occasion.participants])
+        choices = {_index(m.sender): m.payload["chosen"] for m in observation.messages if m.kind == "neighbours"}
+        return union_edges(choices)
 
     # --- claims -----------------------------------------------------------------------------
 
     def claims(self, public: Public) -> dict[str, Any]:
         """The claimed and the composed epsilon, and why neither holds."""
+        if not self.noise:
+            return {"dp_holds": False, "reason": "all noise is switched off"}
         clients = public.training.per_round
         edges = self._typical_edges(clients)
         sigmas = self.sigmas(public, clients, edges, public.training.batch_size)
@@ -196,6 +229,15 @@ class MpDp(Budget, ModelPerturbation):
             return complete_edges(everyone)
         stream = Stream(derive_key(bytes(32), "typical graph", clients, self.neighbours))
         return union_edges({own: choose_neighbours(stream, own, everyone, self.neighbours) for own in everyone})
+
+
+def shared_stream(state: Payload, own: int, other: int, occasion: Occasion) -> Stream:
+    """The stream of a pair of clients, from one's private and the other's public key, bound to the occasion."""
+    private = X25519PrivateKey.from_private_bytes(state["private_key"])
+    public = X25519PublicKey.from_public_bytes(state["public_keys"][client_name(other)])
+    pair = (min(own, other), max(own, other))
+    where = (occasion.kind, occasion.round, -1 if occasion.probe is None else occasion.probe)
+    return Stream(derive_key(private.exchange(public), "pairwise", *pair, *where))
 
 
 def _index(name: str) -> int:

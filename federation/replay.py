@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import multiprocessing
 import pickle
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.connection import Connection
 from typing import Any
@@ -96,7 +97,9 @@ def covert_channels(
     """
     # from a fork server, where there is one: a process in which no party ever ran, without importing torch each time
     methods = multiprocessing.get_all_start_methods()
-    context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
+    context = multiprocessing.get_context(
+        "forkserver" if "forkserver" in methods and sys.platform != "darwin" else "spawn"
+    )
     multiprocessing.set_forkserver_preload(["torch", "federation.replay"])
     found: dict[str, list[str]] = {}
     transcript = Transcript(outcome.transcript.observations)

@@ -10,7 +10,6 @@ from core.errors import UserError
 from core.plugins import Settings
 
 SERVER = "server"
-AUTHORITY = "authority"
 #: the client whose records the attacks are after (protocol: "Victim: client 0")
 VICTIM = "client:0"
 Moment = Literal["first", "middle", "last"]

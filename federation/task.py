@@ -83,10 +83,12 @@ class Task:
 
         Computed in the model's own precision. `weights` (N,) multiply the records' losses before the mean.
         """
-        leaves = {name: channels_last(model[name].detach()).requires_grad_() for name in self.parameter_names}
+        # not with batch norm: its channels_last kernel dies on small images (torch 2.13, CPU)
+        arranged = channels_last if not self.buffer_names else torch.Tensor.contiguous
+        leaves = {name: arranged(model[name].detach()).requires_grad_() for name in self.parameter_names}
         buffers = {name: model[name].detach().clone() for name in self.buffer_names}
         dtype = leaves[self.parameter_names[0]].dtype
-        losses = self.losses(self.logits({**leaves, **buffers}, channels_last(images.to(dtype)), train=True), labels)
+        losses = self.losses(self.logits({**leaves, **buffers}, arranged(images.to(dtype)), train=True), labels)
         loss = losses.mean() if weights is None else (weights.to(losses) * losses).mean()
         gradients = torch.autograd.grad(loss, list(leaves.values()))
         return {name: g.contiguous() for name, g in zip(leaves, gradients, strict=True)}, buffers

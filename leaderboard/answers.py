@@ -11,21 +11,20 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from attacks.base import MembershipAnswer, ReconstructionAnswer
-from federation.settings import Watch
+from attacks.base import MembershipAnswer, MembershipTask, ReconstructionAnswer, ReconstructionTask
 from leaderboard.files import write_bytes
 from leaderboard.record import Cost
-from leaderboard.sandbox import Answer, AttackFailed
+from leaderboard.sandbox import Answer, AttackFailed, AttackTask
 
 
-def check_answer(answer: Answer, watch: Watch, shape: tuple[int, ...], candidates: int | None = None) -> None:
-    """Refuse an answer of the wrong form: shapes, counts (where known), types, non-finite scores and diagnostics."""
-    if isinstance(answer, ReconstructionAnswer):
-        _check_images(answer, watch, shape)
-    elif isinstance(answer, MembershipAnswer):
-        _check_scores(answer, candidates)
+def check_answer(answer: Answer, task: AttackTask, shape: tuple[int, ...]) -> None:
+    """Refuse an answer of the wrong form: shapes, counts, types, non-finite scores and diagnostics."""
+    if isinstance(answer, ReconstructionAnswer) and isinstance(task, ReconstructionTask):
+        _check_images(answer, task.sizes, shape)
+    elif isinstance(answer, MembershipAnswer) and isinstance(task, MembershipTask):
+        _check_scores(answer, len(task.candidates))
     else:
-        raise AttackFailed(f"the attack must return an answer; given: {type(answer).__name__}")
+        raise AttackFailed(f"the attack must return an answer to its task; given: {type(answer).__name__}")
     if not all(isinstance(flag, str) for flag in answer.flags):
         raise AttackFailed(f"flags must be texts; given: {answer.flags!r:.80}")
     for name, value in answer.diagnostics.items():
@@ -33,18 +32,18 @@ def check_answer(answer: Answer, watch: Watch, shape: tuple[int, ...], candidate
             raise AttackFailed(f"diagnostics must be finite numbers by name; given: {name!r:.40}: {value!r:.40}")
 
 
-def _check_images(answer: ReconstructionAnswer, watch: Watch, shape: tuple[int, ...]) -> None:
-    probes = watch.targets // watch.probe_batch
-    if len(answer.images) != probes:
-        raise AttackFailed(f"the attack must answer {probes} problems; given: {len(answer.images)}")
-    for images in answer.images:
-        fits = isinstance(images, Tensor) and images.ndim == 4 and images.is_floating_point()
-        if not fits or len(images) < watch.probe_batch or tuple(images.shape[1:]) != shape:
+def _check_images(answer: ReconstructionAnswer, sizes: tuple[int, ...], shape: tuple[int, ...]) -> None:
+    """Exactly as many images as records are behind each gradient: matching more would be choosing by the truth."""
+    if len(answer.images) != len(sizes):
+        raise AttackFailed(f"the attack must answer {len(sizes)} problems; given: {len(answer.images)}")
+    for images, size in zip(answer.images, sizes, strict=True):
+        fits = isinstance(images, Tensor) and images.is_floating_point() and tuple(images.shape) == (size, *shape)
+        if not fits:
             given = tuple(images.shape) if isinstance(images, Tensor) else type(images).__name__
-            raise AttackFailed(f"images must be float ({watch.probe_batch} or more, *{shape}); given: {given}")
+            raise AttackFailed(f"images must be float {(size, *shape)}; given: {given}")
 
 
-def _check_scores(answer: MembershipAnswer, candidates: int | None) -> None:
+def _check_scores(answer: MembershipAnswer, candidates: int) -> None:
     if not isinstance(answer.scores, Tensor) or not isinstance(answer.decisions, Tensor):
         given = f"{type(answer.scores).__name__} and {type(answer.decisions).__name__}"
         raise AttackFailed(f"scores and decisions must be tensors; given: {given}")
@@ -55,7 +54,7 @@ def _check_scores(answer: MembershipAnswer, candidates: int | None) -> None:
         )
     if answer.decisions.dtype != torch.bool or not bool(answer.scores.isfinite().all()):
         raise AttackFailed("decisions must be booleans and scores finite numbers")
-    if candidates is not None and len(answer.scores) != candidates:
+    if len(answer.scores) != candidates:
         raise AttackFailed(f"the attack must score {candidates} candidates; given: {len(answer.scores)}")
 
 

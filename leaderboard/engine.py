@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from typing import Any
@@ -192,8 +192,3 @@ def _first_line(job: Job) -> str:
         return failure_file(job).read_text().split("\n", 1)[0]
     except OSError:
         return "the reason is lost"
-
-
-def records_of(jobs: Iterable[Job]) -> list[Record]:
-    """The records of these cells that are there."""
-    return [record for record in map(read_record, jobs) if record is not None]

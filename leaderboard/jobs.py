@@ -10,6 +10,7 @@ from pydantic import Field
 from attacks.base import Attack
 from core import registry
 from core.plugins import Plugin, Settings
+from core.seeds import derive_seed
 from datasets.base import Dataset
 from defenses.base import Defense
 from federation.models.base import Model
@@ -49,6 +50,11 @@ class Job(Settings):
             return f"training {t.dataset.label} / {t.defense.label} / seed {t.seed}"
         moment = f" ({self.cell.moment} round)" if self.cell.moment else ""
         return f"{self.cell.attack.label} on {t.dataset.label} / {t.defense.label}{moment} / seed {t.seed}"
+
+    @property
+    def private_seed(self) -> int:
+        """The seed of everything that must not be guessed: the data is mixed in, which an attack does not hold."""
+        return derive_seed(self.training.seed, "private", self.data_digest)
 
     @property
     def training_folder(self) -> Path:

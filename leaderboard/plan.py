@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-import torch
-
 from attacks.base import Attack
 from core import registry
-from core.errors import unknown_name
+from core.errors import Unsupported, UserError, unknown_name
 from core.plugins import Plugin
 from core.sources import source_digests
 from datasets.base import Dataset, ImagePool
@@ -21,6 +19,7 @@ from federation.models.module import Module
 from federation.settings import Public, Training, Watch
 from federation.task import task_of
 from leaderboard.jobs import Job, Locations
+from leaderboard.provenance import versions
 from leaderboard.record import SCHEMA_VERSION, CellSpec, PluginSpec, TrainingSpec, key_of
 from leaderboard.training import public_of, splits_of
 from suites.schema import AttackEntry, DefenseEntry, Entry, Suite
@@ -98,10 +97,10 @@ def make_plan(suite: Suite, options: Options) -> Plan:
     for data_entry in suite.datasets:
         dataset = _dataset(data_entry, options.download)
         pool = load_pool(dataset)
-        digest = pool.digest()
+        digest, structure = pool.digest(), pool.structure()
         for defense in suite.defenses:
             for seed in suite.seeds:
-                job = _training_job(suite, data_entry, dataset, digest, defense, seed, options)
+                job = _training_job(suite, data_entry, dataset, (digest, structure), defense, seed, options)
                 publics[job.training_key] = _check(job, pool)
                 trainings.append(job)
                 cells += _cells(suite, job)
@@ -129,8 +128,15 @@ def _file(kind: str, name: str) -> str:
 
 
 def _training_job(
-    suite: Suite, data: Entry, dataset: Dataset, digest: str, defense: DefenseEntry, seed: int, options: Options
+    suite: Suite,
+    data: Entry,
+    dataset: Dataset,
+    digests: tuple[str, str],
+    defense: DefenseEntry,
+    seed: int,
+    options: Options,
 ) -> Job:
+    digest, structure = digests
     model_entry = defense.model or suite.model
     model = _model(model_entry)
     given = {**suite.training.model_dump(mode="json"), **defense.training}
@@ -149,10 +155,11 @@ def _training_job(
         "kind": "training",
         "schema": SCHEMA_VERSION,
         "modules": source_digests([*roots, _file("defense", spec.defense.name)]),
-        "torch": torch.__version__,
+        "versions": versions(),
         "device": options.device,
         "spec": spec.model_dump(mode="json"),
         "data": digest,
+        "structure": structure,
     }
     return Job(
         run=str(options.run),
@@ -177,7 +184,10 @@ def _check(job: Job, pool: ImagePool) -> Public:
     public = public_of(job, pool, splits_of(job, pool))
     Watch.model_validate(job.training.observe).check_targets(public.shard_sizes[0])
     task_of(public)
-    job.make_defense().check(public)
+    try:
+        job.make_defense().check(public)
+    except Unsupported as reason:
+        raise UserError(f"The defense '{job.training.defense.label}' cannot run here: {reason}.") from None
     return public
 
 
@@ -207,8 +217,8 @@ def _cell_job(training: Job, cell: CellSpec) -> Job:
         "kind": "answer",
         "schema": SCHEMA_VERSION,
         "training": training.training_key,
-        "modules": source_digests(["leaderboard.sandbox", _file("attack", cell.attack.name)]),
-        "torch": torch.__version__,
+        "modules": source_digests(["leaderboard.errands", _file("attack", cell.attack.name)]),
+        "versions": versions(),
         "cell": cell.model_dump(mode="json", exclude={"training", "decoys"}),
     }
     metrics = [e["file"] for e in registry.entries("metric").values() if e["goal"] == cell.goal]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from functools import cache
 from multiprocessing.context import BaseContext
@@ -26,7 +27,9 @@ PRELOAD = [
 @cache
 def context() -> BaseContext:
     """A forkserver where there is one (20 ms a process), else spawn. Children share nothing with their parent."""
-    method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+    # macOS can fork but its system libraries do not survive it
+    forks = "forkserver" in multiprocessing.get_all_start_methods() and sys.platform != "darwin"
+    method = "forkserver" if forks else "spawn"
     chosen = multiprocessing.get_context(method)
     if method == "forkserver":
         chosen.set_forkserver_preload(PRELOAD)
@@ -36,9 +39,11 @@ def context() -> BaseContext:
 def one_thread() -> None:
     """One thread a process: two are 2 to 8 times slower beside other work (measured, see DESIGN)."""
     import torch
+    from threadpoolctl import threadpool_limits
 
     os.environ["OMP_NUM_THREADS"] = "1"
     torch.set_num_threads(1)
+    threadpool_limits(1)  # numpy's and scikit-learn's own pools: the last bits must not depend on the cores
 
 
 def obey_engine() -> None:

@@ -12,7 +12,17 @@ from pathlib import Path
 from core.registry import ROOT
 from leaderboard.record import Provenance
 
-PACKAGES = ("torch", "torchvision", "numpy", "scipy", "scikit-learn", "lpips", "cryptography", "pydantic")
+PACKAGES = (
+    "torch",
+    "torchvision",
+    "numpy",
+    "scipy",
+    "scikit-learn",
+    "lpips",
+    "cryptography",
+    "dp-accounting",
+    "pydantic",
+)
 
 
 def _git(*arguments: str) -> str | None:
@@ -41,15 +51,20 @@ def processor() -> str:
         return platform.processor() or platform.machine()
 
 
+@cache
+def versions() -> dict[str, str]:
+    """The versions of the packages that numbers come from; part of every key."""
+    return {name: importlib.metadata.version(name) for name in PACKAGES}
+
+
 def provenance(device: str, data_digest: str) -> Provenance:
     """The provenance of something computed now, here."""
     head, dirty = commit()
-    versions = {name: importlib.metadata.version(name) for name in PACKAGES}
     return Provenance(
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         commit=head,
         dirty=dirty,
-        versions={"python": platform.python_version(), **versions},
+        versions={"python": platform.python_version(), **versions()},
         platform=platform.system().lower() + "-" + platform.machine(),
         processor=processor(),
         device=device,

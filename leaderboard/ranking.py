@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cmp_to_key
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import t as student
 
 from leaderboard.record import Record
-from leaderboard.statistics import Interval, bootstrap_mean, paired_difference, split_halves
+from leaderboard.statistics import Interval, bootstrap_mean, split_halves
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 #: seed of all bootstrap draws: tables of the same records are the same
 STATISTICS_SEED = 2022
+#: fewer targets than this get Student's interval
+FEW = 20
+#: the harms by which defenses are ranked, in this order
+CRITERIA = ("identified", "lpips", "excess")
 
 
 @dataclass(frozen=True)
@@ -154,35 +161,63 @@ def worst(
 
 
 def mean_interval(values: Floats, strata: Ints) -> Interval:
-    """Bootstrap interval of a mean over targets, stratified by seed."""
-    return bootstrap_mean(values, strata.tolist(), seed=STATISTICS_SEED)
+    """95 % interval of a mean over targets: bootstrap stratified by seed; Student's t below `FEW` targets.
+
+    The percentile bootstrap of a handful of values is too narrow (8.8 % false alarms for 2.5 % at four).
+    """
+    if len(values) >= FEW or len(values) < 2:
+        return bootstrap_mean(values, strata.tolist(), seed=STATISTICS_SEED)
+    groups = [values[strata == seed] for seed in np.unique(strata)]
+    if min(len(group) for group in groups) < 2:  # one value tells nothing of the spread within its seed
+        groups = [values]
+    freedom = len(values) - len(groups)
+    spread = math.sqrt(sum(float(((group - group.mean()) ** 2).sum()) for group in groups) / freedom)
+    half = float(student.ppf(0.975, freedom)) * spread / math.sqrt(len(values))
+    return Interval(float(values.mean()) - half, float(values.mean()) + half)
 
 
-def separated(first: Mapping[str, Floats], second: Mapping[str, Floats], strata: Ints) -> bool:
-    """Whether two defenses differ in any criterion: its paired interval on the same targets leaves out 0."""
-    for name in first:
-        if name not in second:
-            continue
-        interval = paired_difference(first[name], second[name], strata.tolist(), seed=STATISTICS_SEED)
-        if not interval.low <= 0 <= interval.high:
-            return True
-    return False
+def compare(first: Mapping[str, Floats], second: Mapping[str, Floats], strata: Ints) -> int:
+    """-1 or 1 where the first leaks less or more than the second, 0 for a tie.
+
+    The criteria are walked in the order of `CRITERIA`, the values being harms on the same targets; the first whose
+    paired interval leaves out 0 decides, and only it.
+    """
+    for name in CRITERIA:
+        if name in first and name in second:
+            interval = mean_interval(first[name] - second[name], strata)
+            if not interval.low <= 0 <= interval.high:
+                return -1 if interval.high < 0 else 1
+    return 0
 
 
-def ranks(ordered: Sequence[str], differ: Callable[[str, str], bool]) -> dict[str, int]:
-    """Competition ranks (1, 1, 3) of defenses, ordered from least harm.
+def ranks(names: Sequence[str], order: Callable[[str, str], int]) -> dict[str, int]:
+    """Competition ranks (1, 1, 3), least harm first; names must come roughly sorted.
 
-    One that does not differ from the first of the current group shares its rank.
+    A name shares the rank of its group's first where `order` is 0 between them.
 
-    >>> ranks(["a", "b", "c"], lambda x, y: {x, y} != {"a", "b"})
-    {'a': 1, 'b': 1, 'c': 3}
+    >>> ranks(["b", "a", "c"], lambda x, y: 0 if {x, y} == {"a", "b"} else -1 if x < y else 1)
+    {'b': 1, 'a': 1, 'c': 3}
     """
     found: dict[str, int] = {}
     leader = None
-    for position, name in enumerate(ordered):
-        if leader is None or differ(leader, name):
+    for position, name in enumerate(sorted(names, key=cmp_to_key(order))):
+        if leader is None or order(leader, name) != 0:
             leader = name
             found[name] = position + 1
         else:
             found[name] = found[leader]
     return found
+
+
+def tpr_at(scores: Floats, members: Floats, level: float) -> float | None:
+    """Highest true positive rate with at most `level` false positives; None with too few non-members to tell.
+
+    >>> tpr_at(np.r_[np.zeros(100), np.ones(10)], np.r_[np.zeros(100), np.ones(10)], 0.01)
+    1.0
+    """
+    others = np.sort(scores[members == 0])[::-1]
+    if len(others) * level < 1:
+        return None
+    allowed = int(len(others) * level)
+    threshold = others[allowed]  # only scores above it are flagged, so at most `allowed` others are
+    return float((scores[members == 1] > threshold).mean())

@@ -68,18 +68,45 @@ class Errand:
 
 _opened: set[str] | None = None
 _forbidden: tuple[str, ...] = ()
+_caught = ""  # what a forbidden opening said; an attack that swallows the error fails all the same
 
 
 def _audit(event: str, arguments: tuple[Any, ...]) -> None:
     """Python's audit hook: notes opened files while `opened_files` runs, refuses forbidden ones during an attack."""
-    if event != "open" or (_opened is None and not _forbidden) or not isinstance(arguments[0], str | bytes):
+    watched = event in ("open", "os.listdir", "os.scandir") and isinstance(arguments[0], str | bytes)
+    if not watched or (_opened is None and not _forbidden):
         return
     path = os.path.realpath(os.fsdecode(arguments[0]))
-    if _opened is not None:
+    if _opened is not None and event == "open":
         _opened.add(path)
+    _refuse(path)
+
+
+def _refuse(path: str) -> None:
+    """Raise where a path is one that the attack must not open."""
+    global _caught
     for refused in _forbidden:
         if path == refused or path.startswith(refused + os.sep):
-            raise Cheating(f"the attack opened {Path(path).name}, which its view does not hold")
+            _caught = f"the attack opened {Path(path).name}, which its view does not hold"
+            raise Cheating(_caught)
+
+
+def _watch_native_readers() -> None:
+    """Readers in native code raise no audit event: let them ask first."""
+    import safetensors
+    import safetensors.torch
+    import torch
+
+    def asking(reader: Any) -> Any:
+        def ask(filename: Any, *arguments: Any, **named: Any) -> Any:
+            _refuse(os.path.realpath(os.fsdecode(filename)))
+            return reader(filename, *arguments, **named)
+
+        return ask
+
+    readers = ((safetensors, "safe_open"), (safetensors.torch, "safe_open"), (torch, "from_file"))
+    for module, name in readers:
+        setattr(module, name, asking(getattr(module, name)))
 
 
 _hooked = False
@@ -146,9 +173,12 @@ def _child(errands: Connection, pipe: Connection) -> None:
     try:
         errand = _unpack(parcel)
         _hook()
+        _watch_native_readers()
         _forbidden = errand.forbidden
         wall, cpu = time.perf_counter(), time.process_time()
         answer = _run(errand)
+        if _caught:
+            raise Cheating(_caught)
         used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024 if sys.platform != "darwin" else 1024**2)
         cost = Cost(
             wall_seconds=time.perf_counter() - wall, cpu_seconds=time.process_time() - cpu, peak_memory_mib=used

@@ -14,9 +14,10 @@ from core.seeds import derive_seed
 from datasets.base import ImagePool
 from datasets.loading import load_pool
 from datasets.splits import Splits
-from federation.settings import Watch, client_name
+from federation.settings import Watch
 from federation.task import task_of
-from federation.view import Threat, parse_threat
+from federation.view import parse_threat
+from leaderboard.errands import candidates
 from leaderboard.jobs import Job
 from leaderboard.record import ScoreRecord
 from leaderboard.sandbox import Answer
@@ -125,17 +126,6 @@ def _decoys(job: Job, truth: _Truth, targets: Tensor) -> Tensor:
     assert job.cell is not None
     others = torch.cat([truth.splits.members, truth.splits.auxiliary])
     others = others[~torch.isin(others, targets)]
-    generator = torch.Generator().manual_seed(derive_seed(job.training.seed, "decoys", job.training.dataset.label))
+    generator = torch.Generator().manual_seed(derive_seed(job.private_seed, "decoys", job.training.dataset.label))
     chosen = others[torch.randperm(len(others), generator=generator)[: job.cell.decoys]]
     return truth.pool.take(chosen).images
-
-
-def candidates(job: Job, splits: Splits, threat: Threat) -> tuple[Tensor, Tensor]:
-    """Dataset indices (N,) and the truth (N,): members that no attacker holds, and all non-members, shuffled."""
-    held_out = [s for i, s in enumerate(splits.shards) if client_name(i) not in threat.parties]
-    members = torch.cat(held_out)
-    indices = torch.cat([members, splits.non_members])
-    truth = torch.arange(len(indices)) < len(members)
-    generator = torch.Generator().manual_seed(derive_seed(job.training.seed, "candidates", job.training.dataset.label))
-    order = torch.randperm(len(indices), generator=generator)
-    return indices[order], truth[order]

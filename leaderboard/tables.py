@@ -12,6 +12,7 @@ from leaderboard.ranking import (
     Evidence,
     aligned,
     auc_draws,
+    compare,
     gather,
     halves,
     mean_interval,
@@ -19,7 +20,7 @@ from leaderboard.ranking import (
     percentile_interval,
     ranks,
     reconstruction_harm,
-    separated,
+    tpr_at,
     worst,
 )
 from leaderboard.record import Record
@@ -28,6 +29,7 @@ from leaderboard.table import Cell, Column, Row, Table
 from leaderboard.utility import Utility, utility_of
 
 PRIOR = "prior"
+TOO_FEW = "the reported half has fewer than 100 non-members"
 COMMON = (
     Column("rank", "rank", digits=0, direction="lower", help="1 leaks least; equal ranks are ties"),
     Column("defense", "defense"),
@@ -36,7 +38,14 @@ COMMON = (
 )
 RECONSTRUCTION = (
     *COMMON,
-    Column("identified", "identified", unit="%", digits=1, direction="lower", help="the original is nearest of 1,000"),
+    Column(
+        "identified",
+        "identified",
+        unit="%",
+        digits=1,
+        direction="lower",
+        help="the original is nearest of all decoys",
+    ),
     Column("lpips", "LPIPS", digits=3, direction="higher"),
     Column("psnr", "PSNR", unit="dB", digits=2, direction="lower"),
     Column(
@@ -178,18 +187,19 @@ def _membership_row(name: str, found: list[Evidence]) -> RankedRow | None:
     picked = worst(found, membership_harm)
     if picked is None:
         return None
-    reported, chosen = picked
+    reported, _ = picked
     draws = auc_draws(reported)
     (value,) = membership_harm(reported)
     member = reported.values["member"] > 0
     decided = reported.values["decision"] > 0
     asr = (decided[member].mean() + (~decided[~member]).mean()) / 2
-    tpr = [record.scores["tpr@1%fpr"] for record in chosen.records]
-    known = [score.value for score in tpr if score.value is not None]
+    score, truth, seeds = reported.values["score"], reported.values["member"], reported.strata
+    rates = [tpr_at(score[seeds == seed], truth[seeds == seed], 0.01) for seed in np.unique(seeds)]
+    known = [rate for rate in rates if rate is not None]
     cells = {
         "attack": Cell(reported.attack, link=reported.records[0].key),
         "auc": _bounded(value, percentile_interval(draws)),
-        "tpr": Cell(100 * float(np.mean(known)) if known else None, note="" if known else tpr[0].reason),
+        "tpr": Cell(100 * float(np.mean(known)) if known else None, note="" if known else TOO_FEW),
         "asr": Cell(100 * float(asr)),
     }
     return RankedRow(name, cells, (value,), {"auc": draws}, reported.strata)
@@ -205,32 +215,47 @@ def _finish(
     valid: bool,
 ) -> Table:
     """Ranks, the utility gate and the remarks that every ranking has."""
-    trained = sorted((row for row in rows if utility.passes(row.defense)), key=lambda row: row.order)
     by_name = {row.defense: row for row in rows}
-    order = ranks([row.defense for row in trained], lambda a, b: _differ(by_name[a], by_name[b])) if valid else {}
+    why = {name: _why_not(name, utility, records) for name in by_name}
+    ranked = sorted((row for row in rows if not why[row.defense]), key=lambda row: row.order)
+    names = [row.defense for row in ranked]
+    order = ranks(names, lambda a, b: _compare(by_name[a], by_name[b])) if valid else dict.fromkeys(names, None)
     done = []
-    for row in [*trained, *(row for row in rows if not utility.passes(row.defense))]:
-        passes = utility.passes(row.defense)
-        rank = Cell(order.get(row.defense), note="" if passes else utility.verdict(row.defense))
-        common = {"rank": rank, "defense": Cell(row.defense), "accuracy": utility.cell(row.defense)}
-        done.append(Row({**common, **row.cells}, muted=not passes))
+    for name in [*order, *(name for name in by_name if why[name])]:
+        rank = Cell(order.get(name), note=why[name])
+        common = {"rank": rank, "defense": Cell(name), "accuracy": utility.cell(name)}
+        done.append(Row({**common, **by_name[name].cells}, muted=bool(why[name])))
     broken = [record for record in records if record.status != "ok"]
     if broken:
         notes = [*notes, f"{len(broken)} of {len(records)} cells did not give a score; see the list of cells."]
+    if rows:
+        notes = [*notes, f"Scores are over {len(rows[0].strata)} targets, the half on which the attack was not chosen."]
     notes = [*notes, utility.note]
     table = Table(title, tuple(columns), tuple(done), tuple(notes))
-    return table.mark_best() if len(trained) > 1 else table
+    return table.mark_best() if len(ranked) > 1 else table
 
 
-def _differ(first: RankedRow, second: RankedRow) -> bool:
+def _why_not(name: str, utility: Utility, records: Sequence[Record]) -> str:
+    """Why a defense is not ranked: it does not train, or an attack on it gave no answer (which must not be a win)."""
+    if not utility.passes(name):
+        return utility.verdict(name)
+    mine = [record for record in records if record.cell.training.defense.label == name]
+    broken = sorted({record.cell.attack.label for record in mine if record.status in ("failed", "timeout", "crashed")})
+    return f"incomplete: {', '.join(broken)} gave no answer" if broken else ""
+
+
+def _compare(first: RankedRow, second: RankedRow) -> int:
+    """-1 or 1 where the first leaks less or more, 0 for a tie; all rows that are no better than the prior tie."""
     if "auc" in first.harms:  # bootstrap draws with the same resamples: their differences are paired
         interval = percentile_interval(first.harms["auc"] - second.harms["auc"])
-        return not interval.low <= 0 <= interval.high
+        return 0 if interval.low <= 0 <= interval.high else -1 if interval.high < 0 else 1
+    if first.cells["excess"].text and second.cells["excess"].text:
+        return 0
     common = np.intersect1d(first.strata, second.strata)
     if not len(common):
-        return False  # no seed worked for both: nothing tells them apart
+        return 0  # no seed worked for both: nothing tells them apart
     left, right = np.isin(first.strata, common), np.isin(second.strata, common)
-    return separated(
+    return compare(
         {name: values[left] for name, values in first.harms.items()},
         {name: values[right] for name, values in second.harms.items()},
         first.strata[left],

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
+from core.errors import UserError
 from datasets.base import ImagePool, LabelledImages
 from datasets.loading import load_pool
 from datasets.splits import Splits, make_splits
@@ -65,13 +66,15 @@ def run_training(job: Job) -> None:
     """Train, evaluate and keep; the folder appears only when everything in it is complete."""
     started = time.perf_counter()
     pool = load_pool(job.make_dataset())
+    if pool.digest() != job.data_digest:
+        raise UserError("The data changed while the run was planned: run the command again.")
     splits = splits_of(job, pool)
     public = public_of(job, pool, splits)
     shards = {client_name(index): pool.take(shard) for index, shard in enumerate(splits.shards)}
     watch = Watch.model_validate(job.training.observe)
     fresh = job.training.keys == "fresh"
     outcome = Federation(
-        job.make_defense(), public, shards, watch, job.training.seed, fresh_keys=fresh, progress=_progress()
+        job.make_defense(), public, shards, watch, job.private_seed, fresh_keys=fresh, progress=_progress()
     ).run()
     summary = _summary(job, outcome, pool, splits, time.perf_counter() - started)
     with whole_folder(job.training_folder) as folder:
@@ -112,7 +115,7 @@ def _summary(job: Job, outcome: Outcome, pool: ImagePool, splits: Splits, second
         diverged=not finite,
         observed={moment: index for index, moment in outcome.observed.items()},
         bytes_by_kind=dict(outcome.bytes_by_kind),
-        claims=job.make_defense().claims(outcome.public),
+        claims=_claims(job, outcome.public),
         oracle=dict(outcome.ledger.uses),
         clipped_share=outcome.ledger.clipped / outcome.ledger.examples if outcome.ledger.examples else None,
         measured={name: value for name, value in outcome.ledger.worst.items() if math.isfinite(value)},
@@ -120,6 +123,16 @@ def _summary(job: Job, outcome: Outcome, pool: ImagePool, splits: Splits, second
         cpu_seconds=dict(outcome.cpu_seconds),
         wall_seconds=seconds,
     )
+
+
+def _claims(job: Job, public: Public) -> dict[str, Any]:
+    """What the defense claims; its noise on a probe batch, to which it is recalibrated, stands under `probe`."""
+    defense = job.make_defense()
+    watch = Watch.model_validate(job.training.observe)
+    small = public.model_copy(update={"training": public.training.model_copy(update={"batch_size": watch.probe_batch})})
+    probe = {key: value for key, value in defense.claims(small).items() if key.startswith(("sigma_", "S_"))}
+    found = defense.claims(public)
+    return {**found, "probe": probe} if probe else found
 
 
 def _flat(models: Mapping[Any, Parameters]) -> Parameters:

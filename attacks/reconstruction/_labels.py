@@ -30,7 +30,7 @@ def recover_labels(task: Task, model: Parameters, gradient: Parameters, records:
     if records == 1 and task.public.training.loss == "mse":
         bias = weight.removesuffix("weight") + "bias"
         return _by_consistency(model[weight], model.get(bias), gradient[weight])
-    sums = gradient[weight].double().sum(dim=1)
+    sums = torch.nan_to_num(gradient[weight].double(), 0, 0, 0).sum(dim=1)
     share = sums.clamp(max=0).sum() / records
     found = []
     for _ in range(records):
@@ -47,7 +47,8 @@ def _by_consistency(weight: Tensor, bias: Tensor | None, gradient: Tensor) -> Te
     e = W h + b - onehot(y), the right label and t solve t W u + b - (s / t) v = onehot(y): classes
     equations for one unknown. The label with the least squared error over t wins. Exact without noise.
     """
-    left, sizes, right = torch.linalg.svd(gradient.double(), full_matrices=False)
+    # a diverged model sends no numbers; any label will do then, but the attack must go on
+    left, sizes, right = torch.linalg.svd(torch.nan_to_num(gradient.double(), 0, 0, 0), full_matrices=False)
     v, s, u = left[:, 0], sizes[0], right[0]
     if u.sum() < 0:
         u, v = -u, -v

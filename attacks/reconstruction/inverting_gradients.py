@@ -107,7 +107,7 @@ class _Matcher:
         first = problems[0].model
         self.shared = all(p.model is first or all(torch.equal(p.model[n], first[n]) for n in first) for p in problems)
         models = [first] if self.shared else [p.model for p in problems] * restarts
-        stacked = {name: torch.stack([m[name] for m in models]).to(device) for name in first}
+        stacked = {name: torch.stack([m[name].float() for m in models]).to(device) for name in first}
         self.models: Parameters = {n: t[0] for n, t in stacked.items()} if self.shared else stacked
 
     def costs(self, images: Tensor) -> Tensor:

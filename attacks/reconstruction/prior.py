@@ -28,12 +28,11 @@ class Prior(ReconstructionAttack):
     def reconstruct(self, knowledge: Knowledge, task: ReconstructionTask) -> ReconstructionAnswer:
         """One guess a target, from the auxiliary images alone."""
         images, labels = knowledge.auxiliary.images, knowledge.auxiliary.labels
-        size = task.probe_batch
         if self.guess == "mean":
-            answer = [images.mean(0, keepdim=True).repeat(size, 1, 1, 1) for _ in range(task.probes)]
+            answer = [images.mean(0, keepdim=True).repeat(size, 1, 1, 1) for size in task.sizes]
         elif self.guess == "random":
-            drawn = torch.randint(len(images), (task.probes, size), generator=knowledge.generator())
-            answer = [images[row] for row in drawn]
+            drawn = torch.randint(len(images), (sum(task.sizes),), generator=knowledge.generator())
+            answer = [images[row] for row in torch.split(drawn, list(task.sizes))]
         else:
             if task.known_labels is None:
                 raise Unsupported("guess: class-mean needs known labels, and this cell keeps them secret")
@@ -41,5 +40,9 @@ class Prior(ReconstructionAttack):
             means = [
                 images[labels == c].mean(0) if (labels == c).any() else overall for c in range(knowledge.public.classes)
             ]
-            answer = [torch.stack([means[int(label)] for label in row]) for row in task.known_labels]
+            # of an aggregate only the victim's labels are known: the rest of the answer is the overall mean
+            answer = [
+                torch.stack([means[int(label)] for label in row] + [overall] * (size - len(row)))
+                for row, size in zip(task.known_labels, task.sizes, strict=True)
+            ]
         return ReconstructionAnswer(tuple(answer))

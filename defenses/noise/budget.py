@@ -42,6 +42,8 @@ class Budget(Settings):
         `mu` is the mean shift of one round, S / sigma for a single Gaussian.
         """
         times = self.compositions(public)
+        if self.clip is None:  # an unclipped gradient may move by any amount
+            return {"epsilon_claimed": None, "delta": self.delta, "reason_unbounded": "clip is off: S has no bound"}
         return {
             "epsilon_claimed": self.epsilon,
             "delta": self.delta,

@@ -34,7 +34,10 @@ def positive_dn(stream: Stream, m: int, *shape: int) -> Floats:
         drawn: Floats = np.sqrt(gammaincinv(1.5, stream.uniform(*shape)))
         return drawn
     index = np.arange(1, TERMS + 1)
-    gammas = gammaincinv(1 / m, stream.uniform(*shape, TERMS))
+    if m == 2:  # Gamma(1/2, 1) is half a squared normal, and a hundred times quicker that way
+        gammas: Floats = np.square(stream.normal(*shape, TERMS)) / 2
+    else:
+        gammas = np.asarray(gammaincinv(1 / m, stream.uniform(*shape, TERMS)), dtype=np.float64)
     log = -(gammas / (2 * index + 1) - np.log1p(1 / index) / (2 * m)).sum(-1)
     mean, variance = _remainder(m)
     found: Floats = np.exp(log + mean + math.sqrt(variance) * stream.normal(*shape))

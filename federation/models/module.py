@@ -34,7 +34,8 @@ class Module(Model):
 
     def pinned(self) -> Module:
         """The same model with the file's digest among its parameters (so the record's key knows the code)."""
-        digest = hashlib.sha256(self._file()[0].read_bytes()).hexdigest()
+        path, name = self._file()
+        digest = hashlib.sha256(path.read_bytes() + b"\0" + name.encode()).hexdigest()
         return self.model_copy(update={"source_digest": digest})
 
     def build(self, shape: tuple[int, int, int], classes: int) -> nn.Module:

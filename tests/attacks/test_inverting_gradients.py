@@ -24,7 +24,7 @@ def world() -> World:
 
 def rebuilt(world: World, attack: InvertingGradients | Prior) -> Tensor:
     knowledge = Knowledge(world.view("server"), FedAvg(), world.auxiliary, 3)
-    answer = attack.reconstruct(knowledge, ReconstructionTask("first", 0, 4, 1, None))
+    answer = attack.reconstruct(knowledge, ReconstructionTask("first", 0, 4, 1, None, (1,) * 4))
     return torch.cat(list(answer.images))
 
 
@@ -38,7 +38,7 @@ def test_at_batch_one_it_is_clearly_above_the_prior_on_every_target(world: World
 
 def test_the_truth_costs_nothing_and_noise_costs_more(world: World) -> None:
     task = task_of(world.outcome.public)
-    problems = ReconstructionTask("first", 0, 4, 1, None).problems(
+    problems = ReconstructionTask("first", 0, 4, 1, None, (1,) * 4).problems(
         Knowledge(world.view("server"), FedAvg(), world.auxiliary, 3)
     )
     truth = world.shards["client:0"].select(torch.arange(4))
@@ -51,7 +51,7 @@ def test_the_truth_costs_nothing_and_noise_costs_more(world: World) -> None:
 def test_problems_on_different_models_get_their_own_gradients(world: World) -> None:
     """As under a defense that draws a new perturbation for each probe: stacked models, the same costs."""
     task = task_of(world.outcome.public)
-    problems = ReconstructionTask("first", 0, 4, 1, None).problems(
+    problems = ReconstructionTask("first", 0, 4, 1, None, (1,) * 4).problems(
         Knowledge(world.view("server"), FedAvg(), world.auxiliary, 3)
     )
     other = {name: value * 1.5 for name, value in problems[1].model.items()}
@@ -70,7 +70,7 @@ def test_problems_on_different_models_get_their_own_gradients(world: World) -> N
 def test_batch_norm_networks_are_attacked_too() -> None:
     world = make_world(FedAvg(), model="convnet", model_parameters={"width": 2, "norm": "batch"}, rounds=1, targets=2)
     knowledge = Knowledge(world.view("server"), FedAvg(), world.auxiliary, 3)
-    problems = ReconstructionTask("first", 0, 2, 1, None).problems(knowledge)
+    problems = ReconstructionTask("first", 0, 2, 1, None, (1,) * 2).problems(knowledge)
     truth = world.shards["client:0"].select(torch.arange(2))
     matcher = _Matcher(knowledge.task, problems, truth.labels[:, None], 1, "cpu")
     assert float(matcher.costs(truth.images[:, None]).detach().max()) < 1e-4
@@ -86,7 +86,7 @@ def test_a_zero_gradient_is_flagged(world: World) -> None:
                 for p in super().problems(known)
             )
 
-    answer = InvertingGradients(iterations=2).reconstruct(knowledge, Zeroed("first", 0, 4, 1, None))
+    answer = InvertingGradients(iterations=2).reconstruct(knowledge, Zeroed("first", 0, 4, 1, None, (1,) * 4))
     assert "gradient all zero" in answer.flags
 
 

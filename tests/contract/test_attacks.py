@@ -43,6 +43,10 @@ def knowledge(world: World, threat: str, seed: int = 5) -> Knowledge:
     return Knowledge(world.view(threat), FedAvg(), world.auxiliary, seed)
 
 
+def task_for(attack: Attack, world: World) -> ReconstructionTask | MembershipTask:
+    return reconstruction_task(world) if attack.goal == "reconstruction" else MembershipTask(world.unseen)
+
+
 def run(attack: Attack, known: Knowledge, world: World) -> Any:
     if isinstance(attack, ReconstructionAttack):
         return attack.reconstruct(known, reconstruction_task(world))
@@ -52,7 +56,7 @@ def run(attack: Attack, known: Knowledge, world: World) -> Any:
 
 def reconstruction_task(world: World) -> ReconstructionTask:
     labels = tuple(torch.split(world.shards["client:0"].labels[: world.watch.targets], 1))
-    return ReconstructionTask("first", 0, world.watch.targets, 1, labels)
+    return ReconstructionTask("first", 0, world.watch.targets, 1, labels, (1,) * world.watch.targets)
 
 
 def fingerprint(known: Knowledge) -> str:
@@ -89,7 +93,7 @@ def test_an_attack_answers_in_the_right_form_and_repeats_itself(world: World, na
 
     first, second = run(attack, known, world), run(attack, known, world)
 
-    check_answer(first, world.watch, world.outcome.public.shape)
+    check_answer(first, task_for(attack, world), world.outcome.public.shape)
     assert len(tensors_of(first)[0]) == (len(world.unseen) if attack.goal == "membership" else 1)
     assert all(torch.equal(a, b) for a, b in zip(tensors_of(first), tensors_of(second), strict=True))
     assert fingerprint(known) == before, "the attack changed its view"
@@ -103,7 +107,7 @@ def test_an_attack_works_under_every_threat_that_it_names(world: World, name: st
             continue
         full = f"{threat}:1" if threat == "server+clients" else threat
         assert attack.allows(full)
-        check_answer(run(attack, knowledge(world, full), world), world.watch, world.outcome.public.shape)
+        check_answer(run(attack, knowledge(world, full), world), task_for(attack, world), world.outcome.public.shape)
 
 
 @pytest.mark.parametrize("name", ALL)

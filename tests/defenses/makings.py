@@ -16,9 +16,8 @@ from datasets.base import LabelledImages
 from datasets.digits import Digits
 from datasets.loading import load_pool
 from defenses.base import Defense
-from defenses.perturbation.client import ChannelScale, Expanded, ScaledReLU, _replace, expanded_of
+from defenses.perturbation.client import Expanded
 from defenses.perturbation.server import Secret, draw_secret, perturb
-from defenses.perturbation.wiring import wiring_of
 from federation.party import Occasion
 from federation.payload import Parameters, Payload
 from federation.rounds import Federation, Outcome
@@ -74,24 +73,6 @@ def public_of(
         total_rounds=settings.total_rounds(shard),
         shard_sizes=(shard,) * settings.clients,
     )
-
-
-def named_expanded(
-    model: str, parameters: Mapping[str, Any], shape: tuple[int, int, int], *, transitional: bool
-) -> Expanded:
-    public = public_of(model, parameters, shape=shape, precision="float64")
-    return expanded_of(public, transitional=transitional)
-
-
-def custom_expanded(network: nn.Module, *, transitional: bool) -> Expanded:
-    """What `expanded_of` builds, for a network that is no plugin."""
-    wiring = wiring_of(network)
-    if transitional:
-        for path, channels in zip(wiring.relus, wiring.channels, strict=True):
-            _replace(network, path, ScaledReLU(channels))
-        for skip in wiring.skips:
-            _replace(network, skip.path, ChannelScale(wiring.channels[skip.target]))
-    return Expanded(network, wiring, transitional)
 
 
 def weights_of(network: nn.Module, seed: int = 0) -> Parameters:
@@ -198,7 +179,7 @@ def updates(observation: Observation) -> dict[str, Payload]:
 
 def relative(found: Tensor, true: Tensor) -> float:
     """||found - true|| / ||true||."""
-    return float((found.double() - true.double()).norm() / true.double().norm())
+    return float((found.double() - true.double()).detach().norm() / true.double().detach().norm())
 
 
 def true_gradient(run: Run, model: Parameters, batch: LabelledImages) -> Parameters:

@@ -167,6 +167,7 @@ class Spy(ReconstructionAttack):
         held = gc.get_objects()
         counts = {c.__name__: float(sum(isinstance(o, c) for o in held)) for c in (Job, ImagePool, Federation)}
         del held
-        return ReconstructionAnswer((found_images(),) * task.probes, diagnostics=counts)
+        numpy.save(__file__.replace("spy.py", "found.npy"), found_images().numpy())
+        return ReconstructionAnswer(tuple(torch.zeros(n, 1, 32, 32) for n in task.sizes), diagnostics=counts)
 """
 )

@@ -42,7 +42,7 @@ EXPECTED = {
     "reads-data": ("failed", "the attack opened digits.csv.gz, which its view does not hold"),
     "sleeps": ("timeout", f"longer than its {TIME_LIMIT} seconds"),
     "wrong-number": ("failed", "must answer 2 problems; given: 1"),
-    "wrong-images": ("failed", "images must be float (1 or more, *(1, 32, 32)); given: (1, 3, 8, 8)"),
+    "wrong-images": ("failed", "images must be float (1, 1, 32, 32); given: (1, 3, 8, 8)"),
     "nan-images": ("ok", ""),
 }
 

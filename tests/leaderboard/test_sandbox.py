@@ -8,16 +8,16 @@ import time
 from pathlib import Path
 from typing import cast
 
+import numpy as np
 import pytest
 import torch
 
-from attacks.base import Attack, Knowledge, MembershipTask, ReconstructionAnswer
+from attacks.base import Attack, Knowledge, MembershipTask
 from core import registry
 from datasets.base import LabelledImages
 from datasets.digits import Digits
 from defenses.base import Defense
 from federation.view import View
-from leaderboard.answers import load_answer
 from leaderboard.sandbox import Errand, open_cage, opened_files
 from leaderboard.store import open_run
 from leaderboard.training import splits_of
@@ -35,11 +35,9 @@ def test_the_memory_of_an_attack_holds_no_truth(tmp_path: Path) -> None:
     outcome = call("run", "--suite", suite, "--out", folder, "--plugin", plugin, "--attack", "spy")
 
     assert outcome.code == 0, outcome.err
-    (record,) = records(folder).values()
-    (job,) = open_run(folder).jobs
-    answer, _ = load_answer(folder / "records" / record.reconstructions)
-    assert isinstance(answer, ReconstructionAnswer)
-    found = {image.numpy().tobytes() for image in answer.images[0]}
+    (record,) = (record for record in records(folder).values() if record.cell.attack.name == "spy")
+    job = open_run(folder).jobs[0]
+    found = {image.tobytes() for image in np.load(tmp_path / "found.npy")}
     pool = Digits().read()
     splits = splits_of(job, pool)
 
@@ -107,3 +105,37 @@ def test_a_process_is_not_the_child_of_its_worker() -> None:
         cage.close()
         process.join(20)
     assert not process.is_alive()
+
+
+BROWSER = """
+from typing import ClassVar
+import torch
+from attacks.base import ReconstructionAttack, ReconstructionAnswer
+
+
+class Browser(ReconstructionAttack):
+    '''Reads the true models with a reader in native code, and keeps quiet about the error.'''
+    name: ClassVar[str] = "browser"
+    citation: ClassVar[str] = "none"
+
+    def reconstruct(self, knowledge, task):
+        from safetensors.torch import load_file
+        try:
+            load_file("RUN/models.safetensors")
+        except Exception:
+            pass
+        return ReconstructionAnswer(tuple(torch.zeros(n, 1, 32, 32) for n in task.sizes))
+"""
+
+
+@pytest.mark.slow
+def test_native_readers_are_watched_and_a_swallowed_refusal_fails_all_the_same(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    plugin = tmp_path / "browser.py"
+    plugin.write_text(BROWSER.replace("RUN", str(folder / "trainings")))
+    suite = write_suite(tmp_path, attacks=[{"name": "prior", "threats": ["server"]}])
+    outcome = call("run", "--suite", suite, "--out", folder, "--plugin", plugin, "--attack", "browser")
+    found = [record for record in records(folder).values() if record.cell.attack.name == "browser"]
+    assert outcome.code == 1
+    assert {record.status for record in found} == {"failed"}
+    assert all("opened models.safetensors, which its view does not hold" in record.reason for record in found)

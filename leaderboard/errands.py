@@ -1,0 +1,83 @@
+"""What an attack is asked and handed. Part of every answer's key: another question is another answer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from attacks.base import Knowledge, MembershipTask, ReconstructionTask
+from core.errors import Unsupported
+from core.seeds import derive_seed
+from datasets.base import ImagePool
+from datasets.loading import load_pool
+from datasets.splits import Splits
+from federation.settings import Moment, Watch, client_name
+from federation.view import Threat, parse_threat
+from leaderboard.jobs import Job
+from leaderboard.sandbox import AttackTask, Errand, opened_files
+from leaderboard.training import load_summary, open_view, splits_of
+
+
+def make_errand(job: Job) -> Errand:
+    """What the attack is handed. The pool lives only in this function: the attack's process never has it."""
+    assert job.cell is not None
+    with opened_files() as data_files:
+        pool = load_pool(job.make_dataset())
+    splits = splits_of(job, pool)
+    threat = parse_threat(job.cell.threat, len(splits.shards))
+    shards = {client_name(i): pool.take(s) for i, s in enumerate(splits.shards) if client_name(i) in threat.parties}
+    attack_seed = derive_seed(job.private_seed, "attack", job.cell.attack.label, job.cell.threat, job.cell.moment)
+    knowledge = Knowledge(
+        view=open_view(job.training_folder, threat, shards),
+        defense=job.make_defense(),
+        auxiliary=pool.take(splits.auxiliary),
+        seed=attack_seed,
+        device=job.device,
+    )
+    task = _task(job, pool, splits, threat)
+    if isinstance(task, ReconstructionTask):
+        # how many images each problem asks for follows from its gradient; more would let the truth pick the best
+        task = replace(task, sizes=tuple(problem.gradient.records for problem in task.problems(knowledge)))
+    forbidden = (*sorted(data_files), _run_folder(job))
+    return Errand(job.plugin_files, job.make_attack(), knowledge, task, forbidden)
+
+
+def _run_folder(job: Job) -> str:
+    return str(job.training_folder.parent.parent.resolve())
+
+
+def _task(job: Job, pool: ImagePool, splits: Splits, threat: Threat) -> AttackTask:
+    assert job.cell is not None
+    if job.cell.goal == "membership":
+        indices, _ = candidates(job, splits, threat)
+        return MembershipTask(pool.take(indices))
+    watch = Watch.model_validate(job.training.observe)
+    probes = watch.targets // watch.probe_batch
+    observed = load_summary(job.training_folder).observed
+    assert job.cell.moment is not None
+    if job.cell.moment not in observed:
+        raise Unsupported(f"the run is so short that its {job.cell.moment} round is another observed one")
+    labels = pool.labels[splits.shards[0][: watch.targets]]
+    known = tuple(torch.split(labels, watch.probe_batch)) if job.cell.known_labels else None
+    return ReconstructionTask(
+        cast(Moment, job.cell.moment),
+        observed[job.cell.moment],
+        probes,
+        watch.probe_batch,
+        known,
+        (watch.probe_batch,) * probes,
+    )
+
+
+def candidates(job: Job, splits: Splits, threat: Threat) -> tuple[Tensor, Tensor]:
+    """Dataset indices (N,) and the truth (N,): members that no attacker holds, and all non-members, shuffled."""
+    held_out = [s for i, s in enumerate(splits.shards) if client_name(i) not in threat.parties]
+    members = torch.cat(held_out)
+    indices = torch.cat([members, splits.non_members])
+    truth = torch.arange(len(indices)) < len(members)
+    generator = torch.Generator().manual_seed(derive_seed(job.private_seed, "candidates", job.training.dataset.label))
+    order = torch.randperm(len(indices), generator=generator)
+    return indices[order], truth[order]

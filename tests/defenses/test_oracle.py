@@ -1,0 +1,93 @@
+"""The oracle clips as a loop of single gradients would, counts what it did, and leaks nothing that replay misses."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import ClassVar
+
+import pytest
+import torch
+
+from defenses.mp_dp import MpDp
+from federation.oracle import CHUNK, Ledger, Oracle, example_norms
+from federation.party import Party
+from federation.payload import Parameters, Payload
+from federation.replay import covert_channels
+from federation.settings import Watch
+from federation.task import task_of
+from tests.defenses.makings import create, flat, images_of, public_of, run
+
+WATCH = Watch(rounds=("last",), targets=1)
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+@pytest.mark.parametrize("model", ["mlp", "convnet"])
+def test_clip_factors_are_those_of_single_gradients(model: str, precision: str) -> None:
+    public = public_of(model, {"hidden": [6]} if model == "mlp" else {"width": 2}, precision=precision)
+    task, ledger = task_of(public), Ledger()
+    parameters = task.initial(3)
+    images = images_of(CHUNK + 3, *public.shape).float()  # more than one chunk
+    labels = torch.arange(len(images)) % public.classes
+    norms = torch.stack(
+        [flat(task.gradient(parameters, images[i : i + 1], labels[i : i + 1])[0]).norm() for i in range(len(images))]
+    )
+    assert torch.allclose(example_norms(task, parameters, images, labels).double(), norms, rtol=1e-4)
+
+    bound = 1.001 * float(norms.median())  # not exactly at one of them
+    oracle = Oracle(task, lambda: parameters, dict, ledger, observed=True)
+    factors = oracle.clip_factors(images, labels, bound)
+    expected = torch.tensor([min(1.0, bound / float(n)) for n in norms])
+    assert torch.allclose(factors.float(), expected, rtol=1e-4)
+    assert ledger.uses == {"clip_factors": 1}
+    assert ledger.examples == len(images)
+    assert ledger.clipped == int((expected < 1).sum()) > 0
+    assert len(oracle.answers) == 1
+
+
+def _constant(value: float, state: Payload, model: Parameters) -> float:
+    return value
+
+
+def test_what_is_measured_is_the_worst_and_only_where_observed() -> None:
+    task, ledger = task_of(public_of("mlp", {"hidden": [6]})), Ledger()
+    for observed, value in ((True, 0.2), (True, 0.1), (False, 9.0)):
+        Oracle(task, dict, dict, ledger, observed).measure("error", partial(_constant, value))
+    assert ledger.worst == {"error": 0.2}
+    assert ledger.uses == {}
+
+
+def test_the_ledger_of_a_run_counts_every_batch() -> None:
+    finished = run(create("mp-dp"), rounds=2, clients=3, batch_size=4, watch=WATCH)
+    assert finished.outcome.ledger.uses == {"clip_factors": 2 * 3 + 3}  # two rounds and one probe
+    assert finished.outcome.ledger.examples == 2 * 3 * 4 + 3
+    assert 0 < finished.outcome.ledger.clipped <= finished.outcome.ledger.examples
+    assert run(create("mp")).outcome.ledger == Ledger()
+
+
+def test_its_answers_enter_no_view() -> None:
+    finished = run(create("mp-dp"), watch=WATCH)
+    assert any(o.oracle for o in finished.rounds("train"))
+    for threat in ("server", "client", "server+clients:1"):
+        assert all(not o.oracle for o in finished.view(threat).observations)
+
+
+def make_sparse() -> MpDp:
+    return MpDp(neighbours=1)
+
+
+class Peeking(MpDp):
+    """A client that takes the true model from the oracle."""
+
+    name: ClassVar[str] = "peeking"
+
+    def protect(self, me: Party, gradient: Parameters) -> Parameters:
+        model = me.oracle.model()  # type: ignore[union-attr]
+        return {name: value.double() + model[name] for name, value in gradient.items()}
+
+
+@pytest.mark.parametrize(("make", "clean"), [(MpDp, True), (make_sparse, True), (Peeking, False)])
+def test_replay(make: type[MpDp], clean: bool) -> None:
+    """mp-dp acts on its own knowledge, on random graphs too; a client that looks at the model is caught."""
+    finished = run(make(), watch=WATCH)
+    found = covert_channels(make, finished.outcome, finished.shards, WATCH, 0)
+    assert set(found) == (set() if clean else set(finished.public.clients))
