@@ -30,8 +30,8 @@ HEADER = f"""# What each view holds
 
 Generated from transcripts by `{COMMAND}`; nothing here is written by hand.
 Each defense, with its default parameters, ran {ROUNDS} rounds on `digits` with an `mlp` of 8 hidden units,
-{CLIENTS} clients and batches of {BATCH}; the tables show the set-up and the last training round. A probe has the same messages, for
-`probe_batch` records.
+{CLIENTS} clients and batches of {BATCH}; the tables show the set-up and the last training round.
+A probe has the same messages, for `probe_batch` records.
 
 - **message**: its kind, from whom to whom; client 0 is the victim, client 1 attacks in `server+clients:1` and `client`.
 - **entries**: name, number of values and type of each part of one message; **bytes**: of one message.

@@ -17,11 +17,11 @@ from federation.replay import covert_channels
 from federation.rounds import Outcome
 from federation.settings import SERVER
 from tests.contract.cheats import SmugglesGradients, SmugglesImages
-from tests.contract.worlds import THREATS, World, defense_names, holds, make_world
+from tests.contract.worlds import THREATS, World, defenses, holds, make_world, title
 
 
-def create(name: str) -> Defense:
-    made = registry.create("defense", name)
+def create(name: str, parameters: dict[str, object]) -> Defense:
+    made = registry.create("defense", name, parameters)
     assert isinstance(made, Defense)
     return made
 
@@ -55,9 +55,9 @@ def leaks(world: World, states: dict[str, torch.Tensor], threat: str) -> list[st
     ]
 
 
-@pytest.fixture(scope="module", params=defense_names())
+@pytest.fixture(scope="module", params=defenses(), ids=title)
 def world(request: pytest.FixtureRequest) -> World:
-    return make_world(create(request.param), record_all=True, canaries=planted())
+    return make_world(request.param, record_all=True, canaries=planted())
 
 
 @pytest.mark.parametrize("threat", THREATS)
@@ -75,7 +75,7 @@ def test_canaries_of_the_view_s_own_parties_are_found(world: World, threat: str)
 
 
 def test_no_party_acts_on_more_than_its_own_knowledge(world: World) -> None:
-    make = partial(create, world.defense.name)
+    make = partial(create, world.defense.name, world.defense.parameters())
     assert covert_channels(make, plain(world), world.shards, world.watch, world.seed) == {}
 
 

@@ -5,21 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from core import registry
-from defenses.base import Defense
 from federation.task import task_of
-from tests.contract.worlds import World, defense_names, make_world
+from tests.contract.worlds import World, defense_names, defenses, make_world, title
 
 
-def create(name: str) -> Defense:
-    made = registry.create("defense", name)
-    assert isinstance(made, Defense)
-    return made
-
-
-@pytest.fixture(scope="module", params=defense_names())
+@pytest.fixture(scope="module", params=defenses(), ids=title)
 def world(request: pytest.FixtureRequest) -> World:
-    return make_world(create(request.param), model_parameters={"hidden": [8]})
+    return make_world(request.param, model_parameters={"hidden": [8]})
 
 
 def test_there_is_a_defense() -> None:

@@ -97,8 +97,29 @@ def make_world(
     return World(defense, outcome, shards, watch, seed, pool.take(parts[clients]), pool.take(parts[clients + 1]))
 
 
+#: settings under which a defense takes other steps than by default
+VARIANTS: dict[str, list[dict[str, object]]] = {
+    "mp-dp": [{"neighbours": 1}, {"variant": "V1", "mode": "corrected"}],
+}
+
+
 def defense_names() -> list[str]:
     return list(registry.entries("defense"))
+
+
+def defenses() -> list[Defense]:
+    """Every defense with its default parameters, and the variants above."""
+    found = []
+    for name in defense_names():
+        for parameters in [{}, *VARIANTS.get(name, [])]:
+            made = registry.create("defense", name, parameters)
+            assert isinstance(made, Defense)
+            found.append(made)
+    return found
+
+
+def title(defense: Defense) -> str:
+    return f"{defense.name}-{'-'.join(map(str, defense.model_dump(exclude_defaults=True).values()))}".rstrip("-")
 
 
 def attack_names(goal: str) -> list[str]:
