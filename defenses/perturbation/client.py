@@ -14,7 +14,7 @@ from torch.func import functional_call
 from defenses.perturbation.wiring import Wiring, wiring_of
 from federation.payload import Parameters
 from federation.settings import Public
-from federation.task import channels_last, task_of
+from federation.task import arrangement, task_of
 
 
 class ChannelScale(nn.Module):
@@ -120,11 +120,10 @@ def forward_collapsed(expanded: Expanded, perturbed: Parameters, images: Tensor)
     (plain = factor * perturbed, hence grad_perturbed = factor * grad_plain). This is what clients run.
     """
     factors = plain_factors(perturbed, expanded)
-    plain = {
-        name: channels_last((factors[name] * perturbed[name].double()).to(perturbed[name].dtype)) for name in factors
-    }
+    arranged = arrangement(expanded.plain)
+    plain = {name: arranged((factors[name] * perturbed[name].double()).to(perturbed[name].dtype)) for name in factors}
     last = expanded.wiring.last
-    run, inputs = _run(expanded.plain, last.name, plain, expanded.trained, channels_last(images))
+    run, inputs = _run(expanded.plain, last.name, plain, expanded.trained, arranged(images))
     # alpha sums the perturbed activations: the plain ones times what the last layer's columns carry
     carried = factors[f"{last.name}.weight"][0]
     return Forward(run.logits, (inputs * carried.to(inputs)).sum(dim=1), run.leaves), factors

@@ -10,7 +10,7 @@ from core import registry
 from federation.models.base import Model
 from federation.payload import Parameters
 from federation.settings import Public
-from federation.task import Task, task_of
+from federation.task import Task, channels_last, task_of
 from tests.federation.makings import CLASSES, images, public_of, same
 
 
@@ -133,3 +133,17 @@ def test_a_task_is_built_once_and_travels_by_its_settings() -> None:
     assert task_of(public_of()) is task
     assert pickle.loads(pickle.dumps(task)) is task
     assert task_of(public_of(loss="ce")) is not task
+
+
+@pytest.mark.parametrize("width", [2, 4, 8])
+def test_narrow_strided_projections_are_kept_out_of_channels_last(width: int) -> None:
+    """torch 2.13 corrupts the heap there: many backward passes in a row must survive, and agree with the plain layout."""
+    public = public_of(model="resnet8", model_parameters={"width": width})
+    task = task_of(public)
+    assert (task.arranged is channels_last) == (width >= 8)
+    data, model = images(6), task.initial(1)
+    first, _ = task.gradient(model, data.images, data.labels)
+    for _ in range(20):
+        again, _ = task.gradient(model, data.images, data.labels)
+    for name, value in first.items():
+        torch.testing.assert_close(again[name], value)
