@@ -206,6 +206,7 @@ def _cells(suite: Suite, training: Job) -> list[Job]:
                     moment=moment,
                     known_labels=entry.known_labels,
                     decoys=suite.decoys,
+                    adaptive=attack.adaptive,
                 )
                 jobs.append(_cell_job(training, cell))
     return jobs

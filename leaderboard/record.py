@@ -51,6 +51,7 @@ class CellSpec(Settings):
     moment: str | None = Field(description="observed round (first, middle, last); null where the whole run is attacked")
     known_labels: bool = False
     decoys: int = 999
+    adaptive: bool = Field(False, description="whether the attack knows more of the defense than its honest reading")
 
     @property
     def slug(self) -> str:

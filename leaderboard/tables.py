@@ -228,6 +228,11 @@ def _finish(
     broken = [record for record in records if record.status != "ok"]
     if broken:
         notes = [*notes, f"{len(broken)} of {len(records)} cells did not give a score; see the list of cells."]
+    if not any(record.cell.adaptive for record in records):
+        notes = [
+            *notes,
+            "Only plain attacks ran here: none of them knows the defense. A good rank shows no more than that.",
+        ]
     if rows:
         notes = [*notes, f"Scores are over {len(rows[0].strata)} targets, the half on which the attack was not chosen."]
     notes = [*notes, utility.note]

@@ -137,7 +137,7 @@ def test_a_task_is_built_once_and_travels_by_its_settings() -> None:
 
 @pytest.mark.parametrize("width", [2, 4, 8])
 def test_narrow_strided_projections_are_kept_out_of_channels_last(width: int) -> None:
-    """torch 2.13 corrupts the heap there: many backward passes in a row must survive, and agree with the plain layout."""
+    """torch 2.13 corrupts the heap there: many backward passes in a row must survive and agree."""
     public = public_of(model="resnet8", model_parameters={"width": width})
     task = task_of(public)
     assert (task.arranged is channels_last) == (width >= 8)
