@@ -21,7 +21,7 @@ class MpCdp(Budget, ModelPerturbation):
     """
 
     name: ClassVar[str] = "mp-cdp"
-    citation: ClassVar[str] = "Yang et al. (the paper in shared/paper), ablation MP-CDP"
+    citation: ClassVar[str] = "Yang et al., Secure Model Training and Secure Aggregation (...), ablation MP-CDP"
     claim: ClassVar[str] = "The trained model is differentially private; the server is trusted with every gradient."
     transitional: ClassVar[bool] = False
 

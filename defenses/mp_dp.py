@@ -54,7 +54,7 @@ class MpDp(Budget, ModelPerturbation):
 
     name: ClassVar[str] = "mp-dp"
     citation: ClassVar[str] = (
-        "Yang et al., bidirectional privacy by model perturbation and DP (the paper in shared/paper)"
+        "Yang et al., Efficiently Achieving Secure Model Training and Secure Aggregation (...) in Federated Learning"
     )
     claim: ClassVar[str] = (
         "The server gets local gradients under (epsilon, delta)-DP only, clients learn nothing of the model."

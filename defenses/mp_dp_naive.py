@@ -21,7 +21,7 @@ class MpDpNaive(Budget, ModelPerturbation):
     """
 
     name: ClassVar[str] = "mp-dp-naive"
-    citation: ClassVar[str] = "Yang et al. (the paper in shared/paper), ablation MP-DP-Naive"
+    citation: ClassVar[str] = "Yang et al., Secure Model Training and Secure Aggregation (...), ablation MP-DP-Naive"
     claim: ClassVar[str] = "None: the paper shows it as what does not work."
     transitional: ClassVar[bool] = False
 
