@@ -48,7 +48,7 @@ class MpDp(Budget, ModelPerturbation):
     MP_Server with transitional layers (r, s from DN*), LMT with Psi and Phi, DDP_Client: each client adds
     eta ~ DN(sigma_eta, 1) and, for every neighbour v, +-Delta_kv ~ DN(sigma_Delta, 1) from a ChaCha20
     stream under an X25519 key, to its perturbed gradient; MU_Server. So R * eta is marginally N(0, sigma_eta^2),
-    and the mean over K clients carries variance sigma_eta^2 / K. Clipping is by the oracle (SCHEMES.md 9.2).
+    and the mean over K clients carries variance sigma_eta^2 / K. Clipping is by the oracle (docs/decisions.md, 9.2).
     Not differentially private in either mode: see `claims`.
     """
 
@@ -60,7 +60,9 @@ class MpDp(Budget, ModelPerturbation):
         "The server gets local gradients under (epsilon, delta)-DP only, clients learn nothing of the model."
     )
 
-    mode: Literal["paper", "corrected"] = Field("paper", description="how sigma follows from epsilon (SCHEMES.md 9.3)")
+    mode: Literal["paper", "corrected"] = Field(
+        "paper", description="how sigma follows from epsilon (docs/decisions.md, 9.3)"
+    )
     neighbours: int | None = Field(None, ge=1, description="n of the random n-out graph; none: the complete graph")
     kappa: float = Field(10.0, gt=0, description="sigma_Delta^2 / sigma_eta^2, which the paper does not give")
     noise: bool = Field(True, description="switch all noise off (for exactness tests)")

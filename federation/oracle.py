@@ -1,6 +1,6 @@
 """The one exception to the party rule: facts that a client could not know, which a scheme nevertheless assumes.
 
-Under model perturbation a client sees only perturbed gradients, yet the paper clips by the true norm (SCHEMES.md 9.2).
+Under model perturbation a client sees only perturbed gradients, yet the paper clips by the true norm (decision 9.2).
 The oracle computes the clipping factors from the true model. Its answers enter no view, the record
 lists that it was used, and what it merely measures is returned to nobody but the record.
 """

@@ -66,7 +66,7 @@ class Task:
     def losses(self, logits: Tensor, labels: Tensor) -> Tensor:
         """The loss (N,) of every record; labels are classes (N,) or probabilities (N, classes).
 
-        mse: 1/2 ||logits - onehot||^2 (SCHEMES.md 9.5); ce: cross-entropy.
+        mse: 1/2 ||logits - onehot||^2 (docs/decisions.md, 9.5); ce: cross-entropy.
         """
         if self.public.training.loss == "ce":
             return nn.functional.cross_entropy(logits, labels, reduction="none")

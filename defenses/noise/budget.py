@@ -16,7 +16,7 @@ class Budget(Settings):
     """A privacy budget: epsilon and delta, and what a neighbouring data set is.
 
     `sensitivity: record` clips each example's gradient to B and changes one record: S = 2B / batch for
-    the mean. `sensitivity: client` lets the whole update change: S = B (SCHEMES.md 9.1).
+    the mean. `sensitivity: client` lets the whole update change: S = B (docs/decisions.md, 9.1).
     """
 
     epsilon: float = Field(3.0, gt=0, le=1e9, description="privacy budget")
@@ -30,7 +30,7 @@ class Budget(Settings):
         return 2 * bound / batch if self.sensitivity == "record" else bound
 
     def compositions(self, public: Public) -> int:
-        """How often one neighbour's data is used: epochs for a record, rounds for a client (SCHEMES.md 9.4)."""
+        """How often one neighbour's data is used: epochs for a record, rounds for a client (docs/decisions.md, 9.4)."""
         if self.sensitivity == "client":
             return public.total_rounds
         batches = max(1, min(public.shard_sizes) // public.training.batch_size)

@@ -16,7 +16,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr
 
-#: what the paper does not give, and we chose (SCHEMES.md 8.10)
+#: what the paper does not give, and we chose (docs/decisions.md, 8.10)
 KAPPA = 10.0
 DELTA = 1e-5
 Edge = tuple[int, int]

@@ -4,7 +4,7 @@
     X_i ~ DN*(m)       =  beta exp{ -sum_{l>=1} [ G_{1/m,l} / (2l+1) - ln(1 + 1/l) / (2m) ] }
     Y_j ~ DN(sigma, n) =  beta exp{ ln(sqrt2 sigma)/n - G_{1/n} }
 
-with G_a ~ Gamma(a, 1) and beta = +-1. Decisions (SCHEMES.md section 8): the server's factors are
+with G_a ~ Gamma(a, 1) and beta = +-1. Decisions (docs/decisions.md, 8.x): the server's factors are
 positive, since a ReLU commutes with positive scaling alone; only n = 1 is used.
 """
 

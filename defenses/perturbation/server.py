@@ -3,7 +3,7 @@
 Activation a of the true network becomes a / s in the perturbed one (after its transitional layer), the sum before it
 r * z. So a weight from activation j-side to i-side is multiplied by R_ij = r_i s_j, a bias by r_i, the
 transitional layer behind ReLU i is the diagonal 1 / (r_i s_i), and an identity shortcut becomes the
-diagonal r_out s_in (SCHEMES.md 8.7). The last layer gets R_ij = s_j and, added to every column, r = gamma * r^a:
+diagonal r_out s_in (decision 8.7). The last layer gets R_ij = s_j and, added to every column, r = gamma * r^a:
 
     y_hat = y + alpha r,   alpha = sum_j a_hat_j   (the perturbed penultimate activations)
 

@@ -1,6 +1,6 @@
 """What a model plugin is, and the layers that all networks are made of.
 
-For the tables, networks have no batch norm and no biases (SCHEMES.md 9.5); `norm: batch` with
+For the tables, networks have no batch norm and no biases (docs/decisions.md, 9.5); `norm: batch` with
 cross-entropy is the reference of what a user would do without a defense.
 """
 

@@ -45,7 +45,7 @@ def test_mp_alone_claims_no_budget() -> None:
 
 @pytest.mark.parametrize("name", BUDGETED)
 def test_sensitivity_and_compositions(name: str) -> None:
-    """A record: 2B / batch, once an epoch. A client: B, every round (SCHEMES.md 9.1, 9.4)."""
+    """A record: 2B / batch, once an epoch. A client: B, every round (docs/decisions.md, 9.1, 9.4)."""
     training = {"rounds": 20, "batch_size": 8, "shard": 32}
     record = claims(name, training)
     assert (record["S_batch"], record["compositions"]) == (2 / 8, 5)

@@ -84,7 +84,7 @@ def test_moments(m: int, s: float) -> None:
 
 
 def test_products_in_one_row_are_only_marginally_gaussian() -> None:
-    """a = r eta_1, b = r eta_2 share r: corr(a^2, b^2) is 1/3, not 0 (SCHEMES.md 7b)."""
+    """a = r eta_1, b = r eta_2 share r: corr(a^2, b^2) is 1/3, not 0 (shared factors make them dependent)."""
     r = positive_dn(key("row"), 1, DRAWS)
     a, b = r * signed_dn(key("a"), 1.0, DRAWS), r * signed_dn(key("b"), 1.0, DRAWS)
     assert np.corrcoef(a**2, b**2)[0, 1] == pytest.approx(1 / 3, abs=0.02)
