@@ -24,6 +24,7 @@ from leaderboard.training import load_summary, open_view, splits_of
 def make_errand(job: Job) -> Errand:
     """What the attack is handed. The pool lives only in this function: the attack's process never has it."""
     assert job.cell is not None
+    load_pool(job.make_dataset())  # once unwatched: a first load also opens what libraries read when they are imported
     with opened_files() as data_files:
         pool = load_pool(job.make_dataset())
     splits = splits_of(job, pool)
