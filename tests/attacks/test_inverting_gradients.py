@@ -8,7 +8,8 @@ from torch import Tensor
 
 from attacks.base import Knowledge, ReconstructionTask
 from attacks.reconstruction._labels import recover_labels
-from attacks.reconstruction.inverting_gradients import InvertingGradients, _Matcher, _total_variation
+from attacks.reconstruction._matching import Matcher, total_variation
+from attacks.reconstruction.inverting_gradients import InvertingGradients
 from attacks.reconstruction.prior import Prior
 from defenses.base import Gradient
 from defenses.fedavg import FedAvg
@@ -42,7 +43,7 @@ def test_the_truth_costs_nothing_and_noise_costs_more(world: World) -> None:
         Knowledge(world.view("server"), FedAvg(), world.auxiliary, 3)
     )
     truth = world.shards["client:0"].select(torch.arange(4))
-    matcher = _Matcher(task, problems, truth.labels[:, None], 1, "cpu")
+    matcher = Matcher(task, problems, truth.labels[:, None], 1, "cpu")
     assert matcher.shared
     assert float(matcher.costs(truth.images[:, None]).max()) < 1e-5
     assert float(matcher.costs(torch.rand(4, 1, 1, 32, 32)).min()) > 0.01
@@ -62,7 +63,7 @@ def test_problems_on_different_models_get_their_own_gradients(world: World) -> N
         type(problems[1])(other, Gradient(moved, 1, 1), None),
         *problems[2:],
     )
-    matcher = _Matcher(task, mixed, truth.labels[:, None], 1, "cpu")
+    matcher = Matcher(task, mixed, truth.labels[:, None], 1, "cpu")
     assert not matcher.shared
     assert float(matcher.costs(truth.images[:, None]).max()) < 1e-5
 
@@ -72,7 +73,7 @@ def test_batch_norm_networks_are_attacked_too() -> None:
     knowledge = Knowledge(world.view("server"), FedAvg(), world.auxiliary, 3)
     problems = ReconstructionTask("first", 0, 2, 1, None, (1,) * 2).problems(knowledge)
     truth = world.shards["client:0"].select(torch.arange(2))
-    matcher = _Matcher(knowledge.task, problems, truth.labels[:, None], 1, "cpu")
+    matcher = Matcher(knowledge.task, problems, truth.labels[:, None], 1, "cpu")
     assert float(matcher.costs(truth.images[:, None]).detach().max()) < 1e-4
 
 
@@ -124,4 +125,4 @@ def test_one_label_is_recovered_exactly_also_from_a_trained_network(bias: bool) 
 
 def test_total_variation_is_that_of_scikit_images_definition_by_hand() -> None:
     x = torch.tensor([[0.0, 1.0], [0.0, 3.0]]).view(1, 1, 1, 2, 2)
-    assert float(_total_variation(x)) == pytest.approx((0 + 2) / 2 + (1 + 3) / 2)
+    assert float(total_variation(x)) == pytest.approx((0 + 2) / 2 + (1 + 3) / 2)
