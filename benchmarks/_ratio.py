@@ -3,21 +3,56 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import cast
+
+ENVIRONMENTS = Path(__file__).resolve().parent.parent / ".cache" / "bench"
 
 
-def best_cpu_seconds(works: dict[str, Callable[[], object]], rounds: int = 5) -> dict[str, float]:
+def cpu_seconds(work: Callable[[], object]) -> float:
+    """CPU time of one piece of work in this process."""
+    started = time.process_time()
+    work()
+    return time.process_time() - started
+
+
+def least(measures: Sequence[Callable[[], Mapping[str, float]]], rounds: int) -> dict[str, float]:
+    """The least of each named figure over alternating rounds of measures that return named seconds."""
+    best: dict[str, float] = {}
+    for _ in range(rounds):
+        for measure in measures:
+            for name, seconds in measure().items():
+                best[name] = min(best.get(name, float("inf")), seconds)
+    return best
+
+
+def best_cpu_seconds(works: Mapping[str, Callable[[], object]], rounds: int = 5) -> dict[str, float]:
     """The least CPU time of each piece of work over alternating rounds; one warm-up before."""
     for work in works.values():
         work()
-    best = dict.fromkeys(works, float("inf"))
-    for _ in range(rounds):
-        for name, work in works.items():
-            started = time.process_time()
-            work()
-            best[name] = min(best[name], time.process_time() - started)
-    return best
+    return least([lambda: {name: cpu_seconds(work) for name, work in works.items()}], rounds)
+
+
+def peer_python(name: str, *packages: str) -> Path:
+    """The interpreter of an environment that holds only these packages (with their needs); made when missing."""
+    folder = ENVIRONMENTS / name
+    python, installed = folder / "bin" / "python", folder / "installed.txt"
+    if not installed.exists() or installed.read_text().split() != list(packages):
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
+        pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        subprocess.run([*pip, *packages], check=True)
+        installed.write_text("\n".join(packages))
+    return python
+
+
+def peer_seconds(python: Path, program: str) -> dict[str, float]:
+    """What a program for a peer's interpreter prints: one JSON object of named CPU-seconds."""
+    done = subprocess.run([str(python), "-c", program], check=True, stdout=subprocess.PIPE, text=True)
+    return cast("dict[str, float]", json.loads(done.stdout))
 
 
 def line(name: str, ours: float, peer: float, unit: str, target: float | None = None, *, at_most: bool = True) -> str:

@@ -31,6 +31,8 @@ class ModelPerturbation(Defense):
 
     #: whether ReLUs are followed by transitional layers (the 2L-1 layers of the paper)
     transitional: ClassVar[bool] = True
+    #: without transitional layers: the largest factor of a weight; 0 for the unbounded law of the official code
+    spread: ClassVar[float] = 0.0
 
     variant: Literal["V1", "V2"] = Field(
         "V2", description="V2: r^a public, one secret gamma (official code); V1: r a secret vector (the paper's text)"
@@ -65,6 +67,7 @@ class ModelPerturbation(Defense):
                 transitional=self.transitional,
                 variant=self.variant,
                 scale=scale,
+                spread=self.spread,
             )
             hidden = perturb(
                 me.state["model"],
@@ -91,14 +94,17 @@ class ModelPerturbation(Defense):
         updates = list(me.received("update").values())
         if not updates:
             return
-        secret = unpack_secret(me.state["secret"])
-        wiring = self.expanded(me.public).wiring
         with me.phase("Agg"):
-            gradient, psi, phi = (mean([u[part] for u in updates]) for part in ("gradient", "psi", "phi"))
+            averages = {part: mean([u[part] for u in updates]) for part in ("gradient", "psi", "phi")}
+        self.recover_and_step(me, averages, len(updates))
+
+    def recover_and_step(self, me: Party, averages: Payload, clients: int) -> None:
+        """Server: from the means of gradient, Psi and Phi over so many clients to the next model."""
+        secret, psi, phi = unpack_secret(me.state["secret"]), averages["psi"], averages["phi"]
         with me.phase("Recover"):
-            recovered = recover(gradient, psi, phi, wiring, secret)
+            recovered = recover(averages["gradient"], psi, phi, self.expanded(me.public).wiring, secret)
         self._adapt(me, psi, phi, recovered, secret)
-        final = self.finish(me, recovered, len(updates))
+        final = self.finish(me, recovered, clients)
         self.step(me, {name: final[name].to(value) for name, value in me.state["model"].items()}, {})
 
     def finish(self, me: Party, recovered: Parameters, clients: int) -> Parameters:
@@ -125,18 +131,25 @@ class ModelPerturbation(Defense):
 
     def update(self, me: Party) -> None:
         """LMT, clipping, and whatever noise the scheme adds; send (gradient, Psi, Phi)."""
-        assert me.batch is not None
-        task = task_of(me.public)
-        received = self.received_model(me)
-        hidden: Parameters = received["model"]
-        images = task.normalise(me.batch.images.to(task.dtype))
-        targets = nn.functional.one_hot(me.batch.labels, me.public.classes).to(task.dtype)
+        gradient, psi, phi = self.local_parts(me)
+        me.send(SERVER, "update", {"gradient": self.protect(me, gradient), "psi": psi, "phi": phi})
+
+    def local_parts(self, me: Party) -> tuple[Parameters, Parameters, Parameters]:
+        """Client: gradient, Psi and Phi of its batch on the model that it got, clipped by the oracle where asked."""
+        hidden, direction, images, targets = self.inputs(me)
         factors = self._clip_factors(me)
-        direction: Tensor | None = received.get("direction")
         with me.phase("Train"):
             gradient, psi, phi = train(self.expanded(me.public), hidden, direction, images, targets, factors)
         self._measure(me, gradient, psi, phi, factors)
-        me.send(SERVER, "update", {"gradient": self.protect(me, gradient), "psi": psi, "phi": phi})
+        return gradient, psi, phi
+
+    def inputs(self, me: Party) -> tuple[Parameters, Tensor | None, Tensor, Tensor]:
+        """Client: the perturbed model and direction that it got, its normalised images, one-hot targets."""
+        assert me.batch is not None
+        task, received = task_of(me.public), self.received_model(me)
+        images = task.normalise(me.batch.images.to(task.dtype))
+        targets = nn.functional.one_hot(me.batch.labels, me.public.classes).to(task.dtype)
+        return received["model"], received.get("direction"), images, targets
 
     def received_model(self, me: Party) -> Payload:
         """What the server sent."""

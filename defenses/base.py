@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 
@@ -169,6 +169,10 @@ class Defense(Plugin):
         me._step, me._deliver = "update", sent.append
         self.update(me)
         return sent[-1].payload
+
+    def rehearsal(self) -> Self:
+        """A defense that trains the very same model at less cost, for shadow models; here the defense itself."""
+        return self
 
     def claims(self, public: Public) -> dict[str, Any]:
         """What the scheme claims in numbers (epsilon and the like), for the record; nothing by default."""

@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-import torch
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from pydantic import Field
 
 from core.randomness import Stream, derive_key
 from defenses._model_perturbation import ModelPerturbation
+from defenses._vectors import shaped
 from defenses.base import Reading
 from defenses.noise.budget import Budget
 from defenses.noise.calibration import (
@@ -248,10 +248,4 @@ def _index(name: str) -> int:
 
 def added(gradient: Parameters, noise: np.ndarray[Any, np.dtype[np.float64]]) -> Parameters:
     """Gradient plus a flat noise vector, in float64."""
-    drawn = torch.from_numpy(noise)
-    found: Parameters = {}
-    start = 0
-    for name, value in gradient.items():
-        found[name] = value.double() + drawn[start : start + value.numel()].view_as(value)
-        start += value.numel()
-    return found
+    return {name: gradient[name].double() + drawn for name, drawn in shaped(noise, gradient).items()}

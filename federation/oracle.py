@@ -62,10 +62,18 @@ class Oracle:
         """c_b = min(1, bound / ||g_b||) (B,) with g_b the true gradient of example b."""
         factors = (bound / example_norms(self.task, self.model(), images, labels).clamp(min=1e-12)).clamp(max=1.0)
         self.ledger.uses["clip_factors"] = self.ledger.uses.get("clip_factors", 0) + 1
-        self.ledger.examples += len(factors)
-        self.ledger.clipped += int((factors < 1).sum())
+        self.note_clipping(factors)
         self.answers.append(factors)
         return factors
+
+    def note_clipping(self, factors: Tensor) -> None:
+        """Count for the record how many examples were clipped; also where a client knows the factors itself."""
+        self.ledger.examples += len(factors)
+        self.ledger.clipped += int((factors < 1).sum())
+
+    def note(self, name: str, value: float) -> None:
+        """Note the worst of a number that a client knows itself, for the record."""
+        self.ledger.worst[name] = max(value, self.ledger.worst.get(name, 0.0))
 
     def measure(self, name: str, compute: Callable[[Payload, Parameters], float]) -> None:
         """In observed occasions, note the worst of a function of the server's state and the true model; tell nobody."""
@@ -83,6 +91,12 @@ class RecordedOracle:
     def clip_factors(self, images: Tensor, labels: Tensor, bound: float) -> Tensor:
         """The next recorded answer."""
         return self.answers.pop(0)
+
+    def note_clipping(self, factors: Tensor) -> None:
+        """Counted the first time."""
+
+    def note(self, name: str, value: float) -> None:
+        """Noted the first time."""
 
     def measure(self, name: str, compute: Callable[[Payload, Parameters], float]) -> None:
         """Nothing to measure without the server."""

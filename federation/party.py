@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from statistics import median
 
 from core.randomness import Stream, derive_key
 from datasets.base import LabelledImages
@@ -47,10 +48,20 @@ class Occasion:
 
 @dataclass
 class Clock:
-    """Seconds by role and phase."""
+    """Seconds by role and phase.
+
+    `samples` are wall seconds of one unit of work (a ciphertext) that was done for real, `skipped` how many units
+    were not done: their time is extrapolated and never mixed with what was measured.
+    """
 
     wall: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     cpu: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    samples: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    skipped: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+
+    def extrapolated(self) -> dict[str, float]:
+        """Median seconds of a sampled unit times the units that were skipped, by role and phase."""
+        return {key: median(self.samples[key]) * count for key, count in self.skipped.items() if self.samples[key]}
 
 
 class Party:
@@ -88,19 +99,18 @@ class Party:
         """The clients that were asked to take part this time."""
         return self.occasion.participants
 
-    def send(self, receiver: str, kind: str, payload: Mapping[str, Value]) -> None:
-        """Send a copy of the payload; it is logged with its size."""
-        if self._deliver is None:
-            raise ProtocolError(f"{self.name} cannot send outside a round")
-        copied: Payload = copy_value(payload)
-        self._deliver(Message(self._step, self.name, receiver, kind, copied, size_in_bytes(copied)))
+    def send(self, receiver: str, kind: str, payload: Mapping[str, Value], *, size: int | None = None) -> None:
+        """Send a copy of the payload; it is logged with its size, or with the size of what it stands for."""
+        self.broadcast((receiver,), kind, payload, size=size)
 
-    def broadcast(self, receivers: tuple[str, ...], kind: str, payload: Mapping[str, Value]) -> None:
+    def broadcast(
+        self, receivers: tuple[str, ...], kind: str, payload: Mapping[str, Value], *, size: int | None = None
+    ) -> None:
         """Send the same payload to several parties."""
         if self._deliver is None:
             raise ProtocolError(f"{self.name} cannot send outside a round")
         copied: Payload = copy_value(payload)
-        size = size_in_bytes(copied)
+        size = size_in_bytes(copied) if size is None else size
         for receiver in receivers:
             self._deliver(Message(self._step, self.name, receiver, kind, copied, size))
 
@@ -142,6 +152,18 @@ class Party:
             key = f"{self.role}/{name}"
             self._clock.wall[key] += time.perf_counter() - wall
             self._clock.cpu[key] += time.process_time() - cpu
+
+    @contextmanager
+    def sample(self, name: str, units: int) -> Iterator[None]:
+        """Time a block of so many units of work, as a sample for work of the same kind that is skipped."""
+        wall = time.perf_counter()
+        yield
+        if units:
+            self._clock.samples[f"{self.role}/{name}"].append((time.perf_counter() - wall) / units)
+
+    def skip(self, name: str, units: int) -> None:
+        """Count so many units of a phase as not done; their time follows from the samples."""
+        self._clock.skipped[f"{self.role}/{name}"] += units
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import torch
 
@@ -33,6 +33,7 @@ class Scheme(Protocol):
     def setup(self) -> Sequence[Step]: ...  # noqa: D102
     def protocol(self) -> Sequence[Step]: ...  # noqa: D102
     def closing(self) -> Sequence[Step]: ...  # noqa: D102
+    def rehearsal(self) -> Self: ...  # noqa: D102
     def global_model(self, server_state: Payload) -> Parameters: ...  # noqa: D102
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Any: ...  # noqa: D102
 
@@ -52,6 +53,7 @@ class Outcome:
     observed: Mapping[int, str]
     seconds: Mapping[str, float]
     cpu_seconds: Mapping[str, float]
+    extrapolated: Mapping[str, float]
     bytes_by_kind: Mapping[str, int]
     client_rounds: int
     ledger: Ledger
@@ -143,6 +145,7 @@ class Federation:
             observed,
             {key: clock.wall[key] + setup.wall[key] for key in {**clock.wall, **setup.wall}},
             {key: clock.cpu[key] + setup.cpu[key] for key in {**clock.cpu, **setup.cpu}},
+            clock.extrapolated(),
             dict(self.bytes_by_kind),
             client_rounds,
             self.ledger,

@@ -29,5 +29,5 @@ def train_shadow(scheme: Scheme, public: Public, data: LabelledImages, threat: s
     settings = {**training.model_dump(), "batch_size": batch, "rounds": rounds, "epochs": None, "dropouts": ()}
     update = {"training": type(training).model_validate(settings), "total_rounds": rounds, "shard_sizes": sizes}
     own = public.model_copy(update=update)
-    outcome = Federation(scheme, own, shards, None, seed).run()
+    outcome = Federation(scheme.rehearsal(), own, shards, None, seed).run()
     return make_view(outcome.transcript, parse_threat(threat, training.clients), own, outcome.secrets, shards)

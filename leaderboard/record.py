@@ -95,6 +95,10 @@ class TrainingSummary(Settings):
     )
     seconds: dict[str, float] = Field(description="wall seconds by role/phase, sum over training rounds and set-up")
     cpu_seconds: dict[str, float] = Field(description="CPU seconds by role/phase")
+    extrapolated_seconds: dict[str, float] = Field(
+        default_factory=dict,
+        description="crypto: sampled: seconds of work that was not done, by role/phase: median of the samples x count",
+    )
     wall_seconds: float = Field(description="wall seconds of the whole training")
 
 

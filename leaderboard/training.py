@@ -121,6 +121,7 @@ def _summary(job: Job, outcome: Outcome, pool: ImagePool, splits: Splits, second
         measured={name: value for name, value in outcome.ledger.worst.items() if math.isfinite(value)},
         seconds=dict(outcome.seconds),
         cpu_seconds=dict(outcome.cpu_seconds),
+        extrapolated_seconds=dict(outcome.extrapolated),
         wall_seconds=seconds,
     )
 

@@ -9,9 +9,10 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
+from torch.func import functional_call, jacrev, vmap
 
 from defenses.perturbation.wiring import Wiring, wiring_of
+from federation.oracle import CHUNK
 from federation.payload import Parameters
 from federation.settings import Public
 from federation.task import arrangement, task_of
@@ -159,6 +160,28 @@ def train(
         parts = [gradient((scale * run.alpha * residual[:, c]).mean()) for c in range(residual.shape[1])]
         psi = {name: torch.stack([part[name] for part in parts]) for name in expanded.trained}
     return hidden, psi, phi
+
+
+def part_norms(
+    expanded: Expanded, perturbed: Parameters, direction: Tensor | None, images: Tensor, targets: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """L2 norms (B,) of each example's own (grad_hat, Psi, Phi), over all their values; V2, no transitional layers."""
+    assert direction is not None
+    assert not expanded.transitional
+    weights = {name: perturbed[name].detach() for name in expanded.trained}
+    along = direction.to(images)
+
+    def scalars(tensors: Parameters, image: Tensor, target: Tensor) -> Tensor:
+        run, _ = _run(expanded.plain, expanded.wiring.last.name, tensors, (), image[None])
+        residual = run.logits[0] - target
+        alpha = run.alpha[0]
+        return torch.stack([0.5 * residual.square().sum(), alpha * (residual @ along), 0.5 * alpha.square()])
+
+    found = []
+    for pictures, aims in zip(torch.split(images, CHUNK), torch.split(targets, CHUNK), strict=True):
+        parts: Parameters = vmap(jacrev(scalars), in_dims=(None, 0, 0))(weights, pictures, aims)
+        found.append(torch.stack([part.flatten(2).square().sum(2) for part in parts.values()]).sum(0).sqrt())
+    return torch.cat(found).unbind(1)  # type: ignore[return-value]  # three columns
 
 
 def collapse(perturbed: Parameters, expanded: Expanded) -> Parameters:

@@ -59,13 +59,14 @@ class Secret:
 
 
 def draw_secret(
-    stream: Stream, wiring: Wiring, classes: int, *, transitional: bool, variant: str, scale: float
+    stream: Stream, wiring: Wiring, classes: int, *, transitional: bool, variant: str, scale: float, spread: float = 0.0
 ) -> Secret:
     """Fresh noise for one round.
 
     With transitional layers r and s follow DN* (equation 12 of the paper): DN*(1) where a weight
     has one factor only (next to the input and before the logits), DN*(2) elsewhere. Without, r is
-    U(0, 1] as in the official code. r^a is U(0, 1]; gamma is U(0, 1] times `scale`: one number in V2,
+    U(0, 1] as in the official code, or, with a `spread`, spread^U(-1/2, 1/2): then every R is within
+    [1 / spread, spread]. r^a is U(0, 1]; gamma is U(0, 1] times `scale`: one number in V2,
     one a class in V1.
     """
     first = {w.target for w in wiring.weights if w.source is None}
@@ -78,7 +79,9 @@ def draw_secret(
             s.append(torch.from_numpy(positive_dn(stream, 1 if index in final else 2, channels)))
             continue
         kept = [skip.source for skip in wiring.skips if skip.target == index]
-        value = r[kept[0]] if kept else torch.from_numpy(stream.uniform(channels) + FLOOR)
+        drawn = stream.uniform(channels)
+        fresh = spread ** (drawn - 0.5) if spread else drawn + FLOOR
+        value = r[kept[0]] if kept else torch.from_numpy(fresh)
         r.append(value)
         s.append(1 / value)
     direction = torch.from_numpy(stream.uniform(classes) + FLOOR)

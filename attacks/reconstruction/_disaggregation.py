@@ -1,0 +1,119 @@
+"""Taking a batch's gradient of a linear layer apart into its records, where a ReLU made one factor sparse.
+
+The gradient of a linear layer, or its transpose, is a sum over the batch's records, G = S X, with one column of S
+(n, B) and one row of X (B, d) for each. A ReLU leaves zeros in the columns of S: the backward signal of the first layer
+(Dimitrov et al., SPEAR: Exact Gradient Inversion of Batches in Federated Learning, NeurIPS 2024), or the input of the last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+#: row sets that are tried together
+CHUNK = 4096
+#: a singular value this many times above the next one is signal, the next one rounding
+GAP = 30.0
+#: what rounding leaves of a zero is at most this many times its standard size
+SPREAD = 30.0
+#: how much less exact a candidate is before it is solved again
+COARSE = 10.0
+#: a unit vector that is nearer than this to a span is taken to lie in it
+DEPENDENT = 1e-3
+
+
+@dataclass(frozen=True)
+class Factors:
+    """G = sparse @ rows: (n, B) with many zeros, and (B, d); each record's scale is arbitrary, and so is the sign."""
+
+    sparse: Tensor
+    rows: Tensor
+
+
+def has_rank(matrix: Tensor, records: int) -> bool:
+    """Whether exactly `records` singular values stand out of the rounding: no noise, no two records alike."""
+    if not bool(matrix.isfinite().all()):
+        return False
+    sizes = torch.linalg.svdvals(matrix.double())
+    if records > len(sizes) or not float(sizes[0]) > 0:
+        return False
+    return float(sizes[records - 1]) > GAP * _rounding(sizes, records)
+
+
+def factorisations(matrix: Tensor, records: int, samples: int, generator: torch.Generator) -> Iterator[Factors]:
+    """Better and better guesses at G = S X for a matrix that `has_rank`; the caller stops at one that is consistent.
+
+    With the singular vectors G = U V (U (n, B) orthonormal), every column of S is U q for some q. B - 1 rows of U that
+    all meet zeros of column b have the null vector q_b. So: draw B - 1 rows, take the null vector q, keep it when U q has
+    more zeros than it was given, solve q again from all of its zeros. The B sparsest independent ones are S.
+    A record with half of its entries zero is met by one draw in 2^(B - 1).
+    """
+    left, sizes, right = torch.linalg.svd(matrix.double(), full_matrices=False)
+    basis, within = left[:, :records], sizes[:records, None] * right[:records]
+    if records == 1:
+        yield Factors(basis, within)
+        return
+    tolerance = SPREAD * _rounding(sizes, records) / float(sizes[records - 1]) / len(basis) ** 0.5
+    alive = basis[basis.norm(dim=1) > tolerance]  # a row that no record touches is zero for every q
+    if len(alive) < records:
+        return
+    chosen, count = basis.new_empty(0, records), -1
+    for _ in range(-(-samples // CHUNK)):
+        # the sparsest independent set of a union is among the sparsest independent sets of its parts (a matroid)
+        # (elimination loses digits, so the first look is coarse; each is then solved again from all of its zeros)
+        pool = torch.cat([chosen, _sparsest(_null_vectors(alive, generator), alive, COARSE * tolerance)])
+        chosen = _sparsest(pool, alive, tolerance)
+        zeros = int(((chosen @ alive.T).abs() < tolerance).sum())
+        if len(chosen) < records or zeros == count:
+            continue
+        count = zeros
+        mixing = chosen.T  # (B, B), one column a record
+        sparse = basis @ mixing
+        sparse[sparse.abs() < tolerance] = 0
+        yield Factors(sparse, torch.linalg.solve(mixing, within))
+
+
+def _rounding(sizes: Tensor, records: int) -> float:
+    """The size of a singular value that is nothing but rounding: the next one, at least float32's own."""
+    float32 = float(sizes[0]) * 1e-8
+    return max(float(sizes[records]), float32) if records < len(sizes) else 10 * float32
+
+
+def _null_vectors(basis: Tensor, generator: torch.Generator) -> Tensor:
+    """Unit vectors (N, B), each orthogonal to B - 1 random rows of the basis (n, B)."""
+    count, records = basis.shape
+    rows = torch.rand(CHUNK, count, generator=generator).topk(records - 1, dim=1).indices
+    picked = basis[rows]  # (chunk, B - 1, B)
+    # by elimination, with last entry 1; singular sets give infinities and are dropped
+    head, info = torch.linalg.solve_ex(picked[..., :-1], -picked[..., -1])
+    vectors = torch.cat([head, torch.ones(CHUNK, 1, dtype=basis.dtype)], dim=1)
+    vectors = vectors[(info == 0) & vectors.isfinite().all(1)]
+    return vectors / vectors.norm(dim=1, keepdim=True)
+
+
+def _sparsest(vectors: Tensor, basis: Tensor, tolerance: float) -> Tensor:
+    """Those (K, B) of the vectors (N, B) that make the most zeros, greedily, each outside the span of those before it."""
+    records = basis.shape[1]
+    zeros = ((vectors @ basis.T).abs() < tolerance).sum(1)
+    vectors, zeros = vectors[zeros > records], zeros[zeros > records]  # B - 1 zeros come with any vector
+    chosen = span = vectors.new_empty(0, records)
+    while len(vectors) and len(chosen) < records:
+        best = zeros.argmax()
+        refined = _null(basis[(basis @ vectors[best]).abs() < tolerance])
+        rest = refined - refined @ span.T @ span
+        if float(rest.norm()) > DEPENDENT:
+            chosen = torch.cat([chosen, refined[None]])
+            span = torch.cat([span, (rest / rest.norm())[None]])
+        outside = (vectors - vectors @ span.T @ span).norm(dim=1) > DEPENDENT
+        outside[best] = False
+        vectors, zeros = vectors[outside], zeros[outside]
+    return chosen
+
+
+def _null(rows: Tensor) -> Tensor:
+    """The unit vector that comes nearest to being orthogonal to all rows."""
+    vector: Tensor = torch.linalg.eigh(rows.T @ rows).eigenvectors[:, 0]
+    return vector

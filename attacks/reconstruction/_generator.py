@@ -1,0 +1,182 @@
+"""The attacker's generator: learns from the auxiliary images what images look like; never sees a member.
+
+It is the decoder of Generative Latent Optimisation (Bojanowski et al., ICML 2018): every auxiliary image i gets a
+code z_i on a sphere, and codes and decoder G are fitted together,
+
+    min_{G, z}  mean_i || G(z_i) - x_i ||^2,    ||z_i|| = sqrt(dim)
+
+Not a GAN: with several hundred to some thousand images and minutes on one core, adversarial training collapses or
+repeats its images, while this is plain regression. Its samples are blurred where a GAN's are sharp; but an inversion
+needs a generator whose range comes near images that it has not seen, not one that samples well.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import cast
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor, nn
+
+from core.errors import Unsupported
+from core.registry import ROOT
+from core.seeds import derive_seed, digest_of
+from federation.payload import raw_bytes
+
+FOLDER = ROOT / ".cache" / "generators"
+#: the first feature is so many times smaller than the image
+REDUCTION = 8
+
+
+@dataclass(frozen=True)
+class GeneratorSettings:
+    """Size and training of a generator."""
+
+    latent: int
+    width: int
+    epochs: int
+    seed: int
+    batch: int = 32
+    learning_rate: float = 2e-3
+    #: the codes move faster than the weights: each is seen once an epoch
+    code_rate: float = 2e-2
+
+
+class Generator(nn.Module):
+    """z (N, dim) -> f1 (N, 8w, s/8, s/8) -> f2 (N, 4w, s/4, s/4) -> f3 (N, 2w, s/2, s/2) -> f4 (N, w, s, s) -> image.
+
+    Each arrow is a block: twice as large (nearest), 3x3 convolution, leaky ReLU; the image is (N, C, s, s) in (0, 1).
+    `w` is the width. Points of the search are numbered 0 for z and i for f_i.
+    """
+
+    def __init__(self, shape: tuple[int, int, int], latent: int, width: int) -> None:
+        super().__init__()
+        channels, height, side = shape
+        if height != side or side % REDUCTION:
+            raise Unsupported(
+                f"the generator makes square images whose side is a multiple of 8; given: {height}x{side}"
+            )
+        first = (8 * width, side // REDUCTION, side // REDUCTION)
+        flat = first[0] * first[1] * first[2]
+        start = nn.Sequential(nn.Linear(latent, flat), nn.Unflatten(1, first), nn.LeakyReLU(0.2))
+        grown = [_twice_as_large(many * width, many * width // 2) for many in (8, 4, 2)]
+        end = nn.Sequential(nn.Conv2d(width, channels, 3, padding=1), nn.Sigmoid())
+        self.latent = latent
+        self.blocks = nn.ModuleList([start, *grown, end])
+
+    @property
+    def layers(self) -> int:
+        """How many features lie between z and the image."""
+        return len(self.blocks) - 1
+
+    def image(self, point: Tensor, layer: int = 0) -> Tensor:
+        """The image that a point of this layer becomes."""
+        for block in self.blocks[layer:]:
+            point = block(point)
+        return point
+
+    def next_feature(self, point: Tensor, layer: int) -> Tensor:
+        """The point of layer `layer + 1` that a point of this layer becomes."""
+        return cast(Tensor, self.blocks[layer](point))
+
+    def forward(self, z: Tensor) -> Tensor:
+        """The image of z."""
+        return self.image(z)
+
+
+def _twice_as_large(inputs: int, outputs: int) -> nn.Module:
+    return nn.Sequential(nn.Upsample(scale_factor=2), nn.Conv2d(inputs, outputs, 3, padding=1), nn.LeakyReLU(0.2))
+
+
+def on_sphere(z: Tensor) -> Tensor:
+    """The nearest point to each z (..., dim) on the sphere of radius sqrt(dim), near which normal draws lie.
+
+    >>> on_sphere(torch.tensor([[3.0, 4.0]])).square().sum().round().item()
+    2.0
+    """
+    return cast(Tensor, z * z.shape[-1] ** 0.5 / z.norm(dim=-1, keepdim=True).clamp(min=1e-12))
+
+
+def untrained_generator(shape: tuple[int, int, int], settings: GeneratorSettings) -> Generator:
+    """A generator with the weights that it is born with, drawn from the settings' seed; frozen."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(settings.seed)
+        generator = Generator(shape, settings.latent, settings.width)
+    return generator.requires_grad_(False)
+
+
+def trained_generator(
+    images: Tensor, settings: GeneratorSettings, progress: Callable[[str], None], folder: Path = FOLDER
+) -> Generator:
+    """The generator for these auxiliary images (N, C, H, W): the kept one, or a new one that is then kept.
+
+    The file's name is the digest of images, settings, this file and torch's version, so it is never an
+    older generator. A file that is not whole counts as none. Always trained on the CPU: one result for all devices.
+    """
+    channels, height, width = images.shape[1:]
+    generator = untrained_generator((channels, height, width), settings)
+    file = folder / f"{_key(images, settings)}.safetensors"
+    if not _load_into(generator, file):
+        _train(generator, images.cpu(), settings, progress)
+        _keep(generator, file)
+    return generator
+
+
+def _key(images: Tensor, settings: GeneratorSettings) -> str:
+    content = hashlib.sha256(raw_bytes(images.cpu())).hexdigest()
+    source = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
+    return digest_of(list(images.shape), content, asdict(settings), source, torch.__version__)
+
+
+def _load_into(generator: Generator, file: Path) -> bool:
+    """Take the weights from a file; False, and nothing changed, where it is missing or not whole."""
+    try:
+        tensors = load(file.read_bytes())  # refuses a file whose length is not what its header says
+    except (OSError, SafetensorError):
+        return False
+    expected = {name: (tensor.shape, tensor.dtype) for name, tensor in generator.state_dict().items()}
+    if {name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()} != expected:
+        return False
+    generator.load_state_dict(tensors)
+    return True
+
+
+def _keep(generator: Generator, file: Path) -> None:
+    """Write the weights in one piece: a kill at any moment leaves no file or a whole one."""
+    part = file.with_name(f".{file.name}.{os.getpid()}.part")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        part.write_bytes(save(generator.state_dict()))
+        part.replace(file)
+    except OSError:  # a read-only checkout works too, only slower
+        part.unlink(missing_ok=True)
+
+
+def _train(generator: Generator, images: Tensor, settings: GeneratorSettings, progress: Callable[[str], None]) -> None:
+    """Fit codes and weights together (Adam, one-cycle learning rate); leaves the weights frozen."""
+    random = torch.Generator().manual_seed(derive_seed(settings.seed, "generator", "training"))
+    codes = on_sphere(torch.randn(len(images), settings.latent, generator=random)).requires_grad_()
+    generator.requires_grad_(True)
+    rates = [settings.learning_rate, settings.code_rate]
+    groups = zip((generator.parameters(), [codes]), rates, strict=True)
+    optimiser = torch.optim.Adam([{"params": list(values), "lr": rate} for values, rate in groups])
+    steps = settings.epochs * -(-len(images) // settings.batch)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, rates, total_steps=steps + 1, pct_start=0.1)
+    for epoch in range(settings.epochs):
+        error = 0.0
+        for rows in torch.randperm(len(images), generator=random).split(settings.batch):
+            loss = (generator(on_sphere(codes[rows])) - images[rows]).square().flatten(1).sum(1).mean()
+            optimiser.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+            schedule.step()
+            error += float(loss.detach()) * len(rows) / images.numel()
+        if (epoch + 1) % max(1, settings.epochs // 10) == 0:
+            progress(f"generator: epoch {epoch + 1} of {settings.epochs}, mean squared error {error:.4f}")
+    generator.requires_grad_(False)

@@ -1,0 +1,240 @@
+"""GIFD: gradient inversion over the feature domain of a generator."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from attacks.base import Inversion, Knowledge, ReconstructionAnswer, ReconstructionAttack, ReconstructionTask
+from attacks.reconstruction._generator import (
+    Generator,
+    GeneratorSettings,
+    on_sphere,
+    trained_generator,
+    untrained_generator,
+)
+from attacks.reconstruction._labels import recover_labels
+from attacks.reconstruction._matching import Matcher, total_variation
+
+LAYERS = 4  # features between z and the image
+
+
+def project_l1(x: Tensor, radius: Tensor) -> Tensor:
+    """The nearest point to each row of x (N, n) in the l1 ball of its radius (N,) around 0.
+
+    Soft thresholding, sign(x) max(|x| - t, 0), with the t >= 0 that makes the sum of sizes the radius;
+    t is found by sorting (Duchi et al., ICML 2008).
+    """
+    sizes = x.abs()
+    ordered = sizes.sort(dim=1, descending=True).values
+    excess = (ordered.cumsum(1) - radius[:, None]) / torch.arange(1, x.shape[1] + 1, device=x.device)
+    last = (ordered > excess).sum(1, keepdim=True).clamp(min=1) - 1  # the last entry that stays above the threshold
+    threshold = excess.gather(1, last).clamp(min=0)
+    return x.sign() * (sizes - threshold).clamp(min=0)
+
+
+def ramp(done: float) -> float:
+    """The learning rate's factor when a share of the steps is done: up over 5 %, down by a cosine over the last 75 %.
+
+    >>> [round(ramp(done), 3) for done in (0.0, 0.025, 0.25, 0.625, 1.0)]
+    [0.0, 0.5, 1.0, 0.5, 0.0]
+    """
+    return min(1.0, done / 0.05) * 0.5 * (1 - math.cos(math.pi * min(1.0, (1 - done) / 0.75)))
+
+
+def around(centre: Tensor, radius: float) -> Callable[[Tensor], Tensor]:
+    """The projection onto the l1 ball around each feature (N, ...) of a radius relative to its own l1 norm."""
+    middle = centre.flatten(1)
+    radii = radius * middle.abs().sum(1)
+    return lambda x: (middle + project_l1(x.flatten(1) - middle, radii)).view_as(x)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search found for each of P candidates with M records.
+
+    Its points (P * M, ...), their images (P, M, C, H, W), objectives (P,) and matching costs (P,).
+    """
+
+    points: Tensor
+    images: Tensor
+    objectives: Tensor
+    costs: Tensor
+
+    def detached(self) -> Found:
+        """The same without the graph that made it."""
+        return Found(self.points.detach(), self.images.detach(), self.objectives.detach(), self.costs.detach())
+
+    def where(self, better: Tensor, other: Found) -> Found:
+        """The other's candidates where `better` (P,), else these."""
+        records = self.images.shape[1]
+        return Found(
+            torch.where(_beside(better.repeat_interleave(records), self.points), other.points, self.points),
+            torch.where(_beside(better, self.images), other.images, self.images),
+            torch.where(better, other.objectives, self.objectives),
+            torch.where(better, other.costs, self.costs),
+        )
+
+    def best_restart(self, restarts: int) -> Found:
+        """Of the candidates (restarts * problems,), each problem's one with the least matching cost."""
+        problems, records = len(self.costs) // restarts, self.images.shape[1]
+        winner = self.costs.view(restarts, problems).argmin(0) * problems + torch.arange(problems).to(self.costs.device)
+        points = self.points.view(-1, records, *self.points.shape[1:])[winner].flatten(0, 1)
+        return Found(points, self.images[winner], self.objectives[winner], self.costs[winner])
+
+
+def _beside(chosen: Tensor, values: Tensor) -> Tensor:
+    return chosen.view(-1, *[1] * (values.ndim - 1))
+
+
+@dataclass(frozen=True)
+class Search:
+    """Minimises matching cost + tv * total variation over the points of one layer of a generator."""
+
+    knowledge: Knowledge
+    matcher: Matcher
+    records: int
+    tv: float
+    iterations: int
+
+    def __call__(
+        self,
+        start: Tensor,
+        image: Callable[[Tensor], Tensor],
+        project: Callable[[Tensor], Tensor],
+        learning_rate: float,
+        what: str,
+    ) -> Found:
+        """The best points on the way from `start` (P * M, ...): Adam, then `project`, step by step."""
+        # points of every layer move in units of their own size
+        unit = _beside(start.flatten(1).square().mean(1).sqrt().clamp(min=1e-12), start)
+        u = (start / unit).requires_grad_()
+        optimiser = torch.optim.Adam([u])
+        best: Found | None = None
+        for iteration in range(self.iterations):
+            current = self._evaluate(u * unit, image)
+            u.grad = torch.autograd.grad(current.objectives.sum(), u)[0]
+            current = current.detached()
+            best = current if best is None else best.where(current.objectives < best.objectives, current)
+            optimiser.param_groups[0]["lr"] = learning_rate * ramp((iteration + 1) / self.iterations)
+            optimiser.step()
+            with torch.no_grad():
+                u.copy_(project(u * unit) / unit)
+            if (iteration + 1) % max(1, self.iterations // 5) == 0:
+                self.knowledge.progress(f"{what}: iteration {iteration + 1} of {self.iterations}")
+        assert best is not None
+        return best
+
+    def _evaluate(self, points: Tensor, image: Callable[[Tensor], Tensor]) -> Found:
+        images = image(points)
+        images = images.view(-1, self.records, *images.shape[1:])
+        costs = self.matcher.costs(images)
+        return Found(points, images, costs + self.tv * total_variation(images), costs)
+
+
+class Gifd(ReconstructionAttack):
+    """Gradient matching over the features of a generator, from its latent code outwards, layer by layer.
+
+    With cost(x) = 1 - cosine(gradient of x, observed gradient) and objective J(x) = cost(x) + tv * TV(x):
+
+    1. latent:   z* = argmin J(G(z)) on the sphere ||z|| = sqrt(dim), from several random starts
+    2. features: for i = 1 ... 4, with h_i^0 = the next layer of what the layer before found,
+                 h_i* = argmin J(G_i(h_i)),  ||h_i - h_i^0||_1 <= radii[i] * ||h_i^0||_1
+    3. the image of the stage with the least cost wins; the truth is never asked.
+
+    The search takes Adam steps in units of the root mean square of its starting point and projects after each. Radii are relative to the
+    feature, where the paper gives absolute ones for its two pretrained networks; the generator is our own
+    (`_generator.py`), trained on the auxiliary images alone. All targets and restarts are optimised side
+    by side; the best iterate by J is kept. `stages: latent` is the search of the code alone, as in GIAS (Jeon et al.
+    2021, without its tuning of the network) and GGL (Li et al. 2022, with gradients instead of CMA-ES).
+    `generator: untrained` uses no auxiliary image: a network with random weights, whose shape alone is the prior
+    (after Ulyanov et al. 2018, but with its features searched instead of its weights).
+    """
+
+    name: ClassVar[str] = "gifd"
+    citation: ClassVar[str] = "Fang et al., GIFD: A Generative Gradient Inversion Method with Feature Domain, ICCV 2023"
+
+    iterations: int = Field(200, ge=1, le=1_000_000, description="of each stage: the latent one and the four layers")
+    restarts: int = Field(4, ge=1, le=64, description="starts of the latent stage; the best goes on")
+    stages: Literal["latent", "features"] = Field("features", description="where the search ends")
+    generator: Literal["trained", "untrained"] = Field("trained", description="untrained: no auxiliary images")
+    learning_rate: float = Field(0.1, gt=0, description="of the latent stage")
+    feature_rate: float = Field(0.1, gt=0, description="of the layers")
+    radii: tuple[float, float, float, float] = Field((0.5, 0.5, 0.5, 0.5), description="of the four layers' l1 balls")
+    tv: float = Field(1e-3, ge=0, description="weight of the total variation")
+    latent: int = Field(128, ge=2, le=4096, description="dimension of the generator's code")
+    width: int = Field(16, ge=2, le=256, description="channels of the generator's last feature")
+    epochs: int = Field(60, ge=1, le=10_000, description="of the generator's training")
+    generator_seed: int = Field(0, ge=0, description="one generator serves all cells on the same auxiliary images")
+
+    def budget(self) -> dict[str, int]:
+        """Iterations of all stages together, and restarts of the first."""
+        return {"iterations": self.iterations * self._stages, "restarts": self.restarts}
+
+    def work(self, problems: int) -> tuple[float, float]:
+        """An iteration costs about three gradients; the generator's training, once a data set, is not counted."""
+        return 3.0 * self.iterations * (self.restarts + self._stages - 1) * problems, 0.0
+
+    @property
+    def _stages(self) -> int:
+        return 1 + LAYERS if self.stages == "features" else 1
+
+    def reconstruct(self, knowledge: Knowledge, task: ReconstructionTask) -> ReconstructionAnswer:
+        """Invert every problem; all share one optimisation."""
+        problems = task.problems(knowledge)
+        labels = [
+            p.labels
+            if p.labels is not None
+            else recover_labels(knowledge.task, p.model, p.gradient.values, p.gradient.records)
+            for p in problems
+        ]
+        images, costs = self._invert(knowledge, problems, labels)
+        flags = []
+        if any(not any(bool(g.any()) for g in p.gradient.values.values()) for p in problems):
+            flags.append("gradient all zero")
+        if float(costs.median()) > 0.5:
+            flags.append("not converged: the median matching cost is above 0.5")
+        return ReconstructionAnswer(tuple(images.cpu()), tuple(flags), {"matching_cost": float(costs.mean())})
+
+    def _make_generator(self, knowledge: Knowledge) -> Generator:
+        settings = GeneratorSettings(self.latent, self.width, self.epochs, self.generator_seed)
+        if self.generator == "untrained":
+            made = untrained_generator(knowledge.public.shape, settings)
+        else:
+            made = trained_generator(knowledge.auxiliary.images, settings, knowledge.progress)
+        return made.to(knowledge.device)
+
+    def _invert(
+        self, knowledge: Knowledge, problems: tuple[Inversion, ...], labels: list[Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """Images (P, M, C, H, W) and matching costs (P,) of P problems with M records each."""
+        generator = self._make_generator(knowledge)
+        records = problems[0].gradient.records
+
+        def search(restarts: int) -> Search:
+            matcher = Matcher(knowledge.task, problems, torch.stack(labels), restarts, knowledge.device)
+            return Search(knowledge, matcher, records, self.tv, self.iterations)
+
+        shape = (self.restarts * len(problems) * records, self.latent)
+        start = on_sphere(torch.randn(shape, generator=knowledge.generator())).to(knowledge.device)
+        found = search(self.restarts)(start, generator.image, on_sphere, self.learning_rate, "latent code")
+        found = found.best_restart(self.restarts)
+        images, costs = found.images, found.costs
+        if self.stages == "latent":
+            return images, costs
+        by_layer = search(1)
+        for layer, radius in enumerate(self.radii, start=1):
+            start = generator.next_feature(found.points, layer - 1)
+            image = partial(generator.image, layer=layer)
+            found = by_layer(start, image, around(start, radius), self.feature_rate, f"feature {layer} of {LAYERS}")
+            better = found.costs < costs
+            images = torch.where(_beside(better, images), found.images, images)
+            costs = torch.where(better, found.costs, costs)
+        return images, costs

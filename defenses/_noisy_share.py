@@ -1,0 +1,62 @@
+"""Local noise that counts on honest others: what tp-smc and hybridalpha encrypt."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from defenses._clipped import Clipped
+from defenses._sum import SummedGradient, encoded
+from defenses._vectors import flat
+from defenses.crypto.fixed_point import FixedPoint, Integers
+from defenses.noise.calibration import gaussian_epsilon
+from federation.party import Party
+from federation.settings import Public
+
+
+class NoisyShare(SummedGradient, Clipped):
+    """A clipped gradient with N(0, S^2 sigma^2 / (t - 1)) on it, sigma = 1 / mu(epsilon, delta), in fixed point.
+
+    t is the least number of honest clients: the sum of all carries at least S^2 sigma^2 even after K - t colluders
+    took their own noise off. Codes stand for values within +-(B + 6 standard deviations); beyond that they saturate.
+    """
+
+    code_bits: ClassVar[int]
+
+    value_range: float = Field(8.0, gt=0, description="largest value of an update where clip is off")
+
+    def codec(self, public: Public, batch: int) -> FixedPoint:
+        """Fixed point for one client's noisy update on a batch of this size."""
+        bound = self.clip if self.clip is not None else self.value_range
+        return FixedPoint(self.code_bits, bound + 6 * self.share_sigma(public, batch))
+
+    def share_sigma(self, public: Public, batch: int) -> float:
+        """The standard deviation of one client's noise: S sigma / sqrt(t - 1)."""
+        return self.sigma(batch) / math.sqrt(self.least_honest(public) - 1)
+
+    def codes(self, me: Party) -> Integers:
+        """Client: clip, add its share of the noise, quantise."""
+        gradient = flat(self.clipped_gradient(me))
+        batch = me.occasion.batch_size
+        with me.phase("DP"):
+            gradient = gradient + self.share_sigma(me.public, batch) * me.stream("gaussian").normal(len(gradient))
+        return encoded(me, self.codec(me.public, batch), gradient)
+
+    def claims(self, public: Public) -> dict[str, Any]:
+        """The claimed epsilon (K - t colluders), and what the noise gives against each threat in a round."""
+        batch, clients = public.training.batch_size, public.training.per_round
+        if not self.noise:
+            return self.base_claims(public, math.inf)
+        share = self.share_sigma(public, batch)
+        by_threat = {
+            "server": gaussian_epsilon(self.size(batch) / (share * math.sqrt(clients)), self.delta),
+            "server+keys": gaussian_epsilon(self.size(batch) / share, self.delta),
+        }
+        return self.base_claims(public, self.size(batch) / self.sigma(batch)) | {
+            "sigma_share": share,
+            "epsilon_round_by_threat": by_threat,
+            "honest_clients": self.least_honest(public),
+            "dp_holds": self.clip is not None,
+        }

@@ -1,0 +1,188 @@
+"""Secure aggregation by masks that cancel (Bonawitz et al. 2017), for semi-honest parties.
+
+Every round has keys of its own. For client u with code vector x_u, in the ring of 64-bit integers:
+
+    y_u = x_u + PRG(b_u) + sum_{v > u} PRG(s_uv) - sum_{v < u} PRG(s_uv)
+
+b_u is a seed of its own, s_uv comes from an X25519 agreement. Both b_u and the private key behind s_uv are shared by
+Shamir among all clients, t_bar shares to open. At the end the server asks, for each client, for the shares of b_u if
+its y_u arrived, and of its private key if it did not, never both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
+from core.randomness import Stream, derive_key
+from defenses._sum import SummedCodes
+from defenses.crypto import shamir
+from defenses.crypto.stand_in import Words, to_tensor, to_words, where
+from federation.party import Party, Step
+from federation.payload import Payload
+from federation.settings import SERVER
+
+#: bytes of a Shamir share
+SHARE = 33
+
+
+class SecureSum(SummedCodes):
+    """The steps of a round of secure aggregation; it survives drop-outs at any of them while t_bar clients are left."""
+
+    def protocol(self) -> Sequence[Step]:
+        """Keys, shares, the model, masked updates, the question who is left, the answers, the sum."""
+        distribute, update, aggregate = super().protocol()
+        return (
+            Step("advertise", "client", self.advertise),
+            Step("relay_keys", SERVER, self.relay_keys),
+            Step("share", "client", self.share),
+            Step("relay_shares", SERVER, self.relay_shares),
+            distribute,
+            update,
+            Step("ask", SERVER, self.ask),
+            Step("unmask", "client", self.unmask),
+            aggregate,
+        )
+
+    def advertise(self, me: Party) -> None:
+        """Client: two fresh key pairs, one for the masks and one to talk to other clients through the server."""
+        me.state["round"] = {}
+        with me.phase("Key_Gen"):
+            public: Payload = {}
+            for purpose in ("mask", "channel"):
+                private = X25519PrivateKey.from_private_bytes(me.stream(f"{purpose} key").bytes(32))
+                me.state["round"][purpose] = private.private_bytes_raw()
+                public[purpose] = private.public_key().public_bytes_raw()
+        me.send(SERVER, "public_keys", public)
+
+    def relay_keys(self, me: Party) -> None:
+        """Server: pass on the public keys of everybody who is there."""
+        me.state.pop("aggregate", None)
+        keys = me.received("public_keys")
+        me.state["round"] = {"keys": keys}
+        me.broadcast(tuple(keys), "all_keys", {"keys": keys})
+
+    def share(self, me: Party) -> None:
+        """Client: share its seed and its mask key among all, each share encrypted for its receiver."""
+        body = me.received("all_keys").get(SERVER)
+        if body is None or len(body["keys"]) < self.needed(me.public):
+            return
+        own = me.state["round"]
+        own["keys"] = body["keys"]
+        own["seed"] = me.stream("own mask").bytes(32)
+        numbers = {name: _number(name) for name in body["keys"]}
+        with me.phase("Key_Gen"):
+            indices, needed = sorted(numbers.values()), self.needed(me.public)
+            seeds = shamir.share(own["seed"], needed, indices, me.stream("seed shares"))
+            masks = shamir.share(own["mask"], needed, indices, me.stream("mask shares"))
+            sealed: Payload = {}
+            for name, number in numbers.items():
+                text = b"".join(int(s[number]).to_bytes(SHARE, "little") for s in (seeds, masks))
+                sealed[name] = _channel(me, name, me.name, name).encrypt(bytes(12), text, None)
+        me.send(SERVER, "shares", {"to": sealed})
+
+    def relay_shares(self, me: Party) -> None:
+        """Server: pass the encrypted shares on to their receivers."""
+        shares = {sender: body["to"] for sender, body in me.received("shares").items()}
+        me.state["round"]["sharers"] = sorted(shares)
+        for receiver in shares:
+            sent = {sender: by[receiver] for sender, by in shares.items()}
+            me.send(receiver, "shares_for_you", {"from": sent})
+
+    def update(self, me: Party) -> None:
+        """Client: mask the codes of its update and send them."""
+        received = me.received("shares_for_you").get(SERVER)
+        if "round" in me.state and received is None:
+            return  # too few took part in the sharing
+        codes = self.codes(me)
+        if "round" not in me.state:
+            self.send_simulated(me, codes)
+            return
+        assert received is not None
+        own = me.state["round"]
+        own["shares"] = received["from"]
+        with me.phase("Grad_Enc"):
+            masked = codes.astype(np.uint64) + _words(own["seed"], len(codes))
+            for name in received["from"]:
+                if name != me.name:
+                    mask = _pair_mask(own["mask"], own["keys"][name]["mask"], me, me.name, name, len(codes))
+                    masked = masked + mask if _number(me.name) < _number(name) else masked - mask
+        me.send(SERVER, "update", {"masked": to_tensor(masked)})
+
+    def ask(self, me: Party) -> None:
+        """Server: tell those who sent an update who else did."""
+        updates = me.received("update")
+        own = me.state["round"]
+        total = np.zeros(self.code_count(me.public), dtype=np.uint64)
+        for body in updates.values():
+            total += to_words(body["masked"])
+        own["sum"], own["senders"] = to_tensor(total), sorted(updates)
+        me.broadcast(tuple(updates), "survivors", {"senders": sorted(updates)})
+
+    def unmask(self, me: Party) -> None:
+        """Client: for each client that shared, its share of the seed if the update arrived, else of the mask key."""
+        asked = me.received("survivors").get(SERVER)
+        if asked is None or len(asked["senders"]) < self.needed(me.public):
+            return
+        found: Payload = {}
+        with me.phase("Grad_Dec"):
+            for name, sealed in me.state["round"]["shares"].items():
+                text = _channel(me, name, name, me.name).decrypt(bytes(12), sealed, None)
+                found[name] = text[:SHARE] if name in asked["senders"] else text[SHARE:]
+        me.send(SERVER, "unmasking", {"shares": found})
+
+    def aggregate(self, me: Party) -> None:
+        """Server: rebuild the seeds of those who sent and the mask keys of those who did not, take all masks off."""
+        answers = me.received("unmasking")
+        own, needed = me.state["round"], self.needed(me.public)
+        if len(answers) < needed:
+            return  # too few are left to open anything: the round is lost
+        with me.phase("Grad_Dec"):
+            total = to_words(own["sum"]).copy()
+            for name in own["sharers"]:
+                shares = {_number(n): int.from_bytes(b["shares"][name], "little") for n, b in answers.items()}
+                secret = shamir.reconstruct(shares, needed)
+                if name in own["senders"]:
+                    total -= _words(secret, len(total))
+                else:
+                    total += self._open_masks(me, name, secret, len(total))
+        self.conclude(me, total.astype(np.int64), len(own["senders"]))
+
+    def _open_masks(self, me: Party, gone: str, secret: bytes, count: int) -> Words:
+        """What the senders' pairwise masks with a client that dropped out add up to, with the sign that removes it."""
+        found = np.zeros(count, dtype=np.uint64)
+        own = me.state["round"]
+        for name in own["senders"]:
+            mask = _pair_mask(secret, own["keys"][name]["mask"], me, gone, name, count)
+            found = found - mask if _number(name) < _number(gone) else found + mask
+        return found
+
+
+def _number(name: str) -> int:
+    """A client's number for masks and shares, from 1."""
+    return int(name.partition(":")[2]) + 1
+
+
+def _words(seed: bytes, count: int) -> Words:
+    """PRG: uniform 64-bit words."""
+    return Stream(seed).words(count)
+
+
+def _agreed(private: bytes, public: bytes) -> bytes:
+    return X25519PrivateKey.from_private_bytes(private).exchange(X25519PublicKey.from_public_bytes(public))
+
+
+def _pair_mask(private: bytes, public: bytes, me: Party, first: str, second: str, count: int) -> Words:
+    """PRG(s_uv), the same from both sides, bound to this run of the protocol."""
+    pair = sorted((_number(first), _number(second)))
+    return _words(derive_key(_agreed(private, public), "mask", *pair, where(me.occasion)), count)
+
+
+def _channel(me: Party, other: str, sender: str, receiver: str) -> ChaCha20Poly1305:
+    """The cipher from a sender to a receiver, one of whom is this client; it carries one message, so one nonce will do."""
+    own = me.state["round"]
+    shared = _agreed(own["channel"], own["keys"][other]["channel"])
+    return ChaCha20Poly1305(derive_key(shared, "channel", sender, receiver, where(me.occasion)))

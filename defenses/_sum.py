@@ -1,0 +1,131 @@
+"""What all defenses share whose server learns a sum of integers and no single update."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import replace
+
+from pydantic import Field
+
+from core.errors import UserError
+from defenses._vectors import shaped
+from defenses.base import AGGREGATE, Defense, Gradient, Reading
+from defenses.crypto.fixed_point import FixedPoint, Floats, Integers
+from federation.party import Occasion, Party
+from federation.payload import Parameters, Payload
+from federation.settings import SERVER, Public
+from federation.task import task_of
+from federation.transcript import Observation
+
+
+class SummedCodes(Defense):
+    """Clients turn their updates into integers (codes); the server learns the sum of the codes, and nothing else.
+
+    t (`honest`) is the least number of honest clients; t_bar = K - t + 1 clients are more than can collude, so whatever
+    they hold together is safe from colluders.
+    """
+
+    honest: int | None = Field(
+        None, ge=2, description="t, the least number of honest clients a round; default: more than half"
+    )
+
+    # --- what a defense fills in ---------------------------------------------------------------
+
+    @abstractmethod
+    def codes(self, me: Party) -> Integers:
+        """Client: the codes of its update, in a fixed order."""
+
+    @abstractmethod
+    def code_count(self, public: Public) -> int:
+        """How many codes an update has."""
+
+    @abstractmethod
+    def decoded(self, public: Public, occasion: Occasion, totals: Integers, clients: int) -> Payload:
+        """The mean of so many clients' updates from the sums of their codes, as a plain message would hold it."""
+
+    @abstractmethod
+    def apply(self, me: Party, average: Payload, clients: int) -> None:
+        """Server: take the step with the mean update of so many clients."""
+
+    def opened(self, observation: Observation, public: Public) -> dict[str, Integers]:
+        """The codes of single clients that the keys in this observation decrypt, by client; none here."""
+        return {}
+
+    def gradient_of(self, update: Payload, server: Payload, public: Public) -> Parameters:
+        """The gradient that a decoded update means to the server; here it is the gradient itself."""
+        found: Parameters = update["gradient"]
+        return found
+
+    # --- what follows --------------------------------------------------------------------------
+
+    def least_honest(self, public: Public) -> int:
+        """The parameter `honest`, or floor(K / 2) + 1, at least 2."""
+        return self.honest or max(2, public.training.per_round // 2 + 1)
+
+    def needed(self, public: Public) -> int:
+        """t_bar = K - t + 1: how many clients must help."""
+        return public.training.per_round - self.least_honest(public) + 1
+
+    def check(self, public: Public) -> None:
+        """There must be as many clients as are taken for honest."""
+        least, clients = self.least_honest(public), public.training.per_round
+        if least > clients:
+            raise UserError(f"The defense '{self.name}' needs at least {least} clients a round; given: {clients}.")
+        super().check(public)
+
+    def send_simulated(self, me: Party, codes: Integers) -> None:
+        """An outsider has no key to seal with: it gets what the sealed message for its images would hold."""
+        me.send(SERVER, "update", self.decoded(me.public, me.occasion, codes, 1))
+
+    def conclude(self, me: Party, totals: Integers, clients: int) -> None:
+        """Server: keep the mean update that it now knows, and take the step."""
+        average = self.decoded(me.public, me.occasion, totals, clients)
+        me.state["aggregate"] = {"clients": clients, "update": average}
+        self.apply(me, average, clients)
+
+    def read(self, observation: Observation, public: Public) -> Reading:
+        """The server knows the aggregate; with enough keys it knows every single update too."""
+        others = tuple(message for message in observation.messages if message.kind != "update")
+        plain = super().read(replace(observation, messages=others), public)
+        server = observation.states.get(SERVER)
+        if server is None or observation.occasion.kind not in ("train", "probe"):
+            return plain
+        occasion = observation.occasion
+        gradients: dict[str, Gradient] = {}
+        if "aggregate" in server:
+            count = int(server["aggregate"]["clients"])
+            values = self.gradient_of(server["aggregate"]["update"], server, public)
+            gradients[AGGREGATE] = Gradient(values, count, count * occasion.batch_size)
+        for client, codes in self.opened(observation, public).items():
+            update = self.decoded(public, occasion, codes, 1)
+            gradients[client] = Gradient(self.gradient_of(update, server, public), 1, occasion.batch_size)
+        return Reading(occasion, plain.model, gradients)
+
+
+class SummedGradient(SummedCodes):
+    """One code a parameter: the update is the gradient itself."""
+
+    @abstractmethod
+    def codec(self, public: Public, batch: int) -> FixedPoint:
+        """Fixed point for one client's update on a batch of this size."""
+
+    def code_count(self, public: Public) -> int:
+        """One code a parameter."""
+        return sum(value.numel() for value in task_of(public).skeleton().parameters())
+
+    def decoded(self, public: Public, occasion: Occasion, totals: Integers, clients: int) -> Payload:
+        """The mean gradient, in the model's precision."""
+        values = self.codec(public, occasion.batch_size).decode(totals, clients) / clients
+        like: Parameters = dict(task_of(public).skeleton().named_parameters())
+        return {"gradient": {n: v.to(task_of(public).dtype) for n, v in shaped(values, like).items()}}
+
+    def apply(self, me: Party, average: Payload, clients: int) -> None:
+        """Server: one step of SGD."""
+        self.step(me, average["gradient"], {})
+
+
+def encoded(me: Party, codec: FixedPoint, values: Floats) -> Integers:
+    """Client: codes of values; the record learns which share of them lay beyond the range."""
+    if me.oracle is not None and len(values):
+        me.oracle.note("saturated_share", codec.saturated(values) / len(values))
+    return codec.encode(values)

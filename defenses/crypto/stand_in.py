@@ -1,0 +1,56 @@
+"""What stands for ciphertexts where a run is too long to encrypt everything (`crypto: sampled`).
+
+A one-time pad in the ring of 64-bit integers: sealed = code + pad mod 2^64. Whoever lacks the key sees uniform
+numbers; sums of sealed codes are sums of codes plus sums of pads; whoever holds the key reads everything. So a view
+holds exactly what it would hold of real ciphertexts, at a millionth of the price.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from core.randomness import Stream, derive_key
+from federation.party import Occasion
+
+Words = NDArray[np.uint64]
+
+
+def where(occasion: Occasion) -> str:
+    """A text that names one run of the protocol: pads and labels are bound to it."""
+    return f"{occasion.kind}/{occasion.round}/{'' if occasion.probe is None else occasion.probe}"
+
+
+def client_key(master: bytes, client: int) -> bytes:
+    """The key that a client seals with."""
+    return derive_key(master, "sealing", client)
+
+
+def pad(key: bytes, label: str | None, count: int) -> Words:
+    """The pad of a client's codes: fresh ones for a label; without, one number for all codes of all rounds."""
+    if label is None:
+        return np.repeat(Stream(derive_key(key, "static")).words(1), count)
+    return Stream(derive_key(key, "pad", label)).words(count)
+
+
+def pad_sum(keys: Sequence[bytes], label: str | None, count: int) -> Words:
+    """The sum of several clients' pads mod 2^64."""
+    total = np.zeros(count, dtype=np.uint64)
+    for key in keys:
+        total += pad(key, label, count)
+    return total
+
+
+def to_tensor(words: Words) -> Tensor:
+    """64-bit words as a tensor (signed, bit for bit)."""
+    return torch.from_numpy(words.view(np.int64).copy())
+
+
+def to_words(tensor: Tensor) -> Words:
+    """The inverse of `to_tensor`."""
+    found: Words = tensor.numpy().view(np.uint64)
+    return found

@@ -1,0 +1,267 @@
+"""The paper's baseline HybridAlpha."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from defenses._encrypted import Encrypted
+from defenses._noisy_share import NoisyShare
+from defenses.crypto.fixed_point import Integers
+from defenses.crypto.functional import (
+    MODP_2048,
+    Decryptor,
+    FunctionalKey,
+    SlotEncryptor,
+    SlotKey,
+    functional_key,
+    pads,
+    slot_key,
+)
+from defenses.crypto.integers import from_blob, to_blob
+from defenses.crypto.stand_in import client_key, pad, pad_sum, to_tensor, to_words, where
+from federation.party import Occasion, Party, ProtocolError, Step
+from federation.payload import Payload
+from federation.settings import SERVER, Public
+from federation.transcript import Observation
+
+AUTHORITY = "authority"
+#: bytes of a group element, and of one z of a functional key (a sum of up to 2^16 pads of 256 bits)
+ELEMENT, SUM = 256, 34
+Pairs = list[tuple[int, int]]
+
+
+@lru_cache(maxsize=2)
+def decryptor_of(bound: int) -> Decryptor:
+    """The tables for sums up to the bound; public, so a process keeps them."""
+    return Decryptor(bound, MODP_2048)
+
+
+class HybridAlpha(Encrypted, NoisyShare):
+    """HybridAlpha (our reconstruction): noise as in tp-smc, under functional encryption with a key authority.
+
+    Clients encrypt 16-bit codes by multi-input functional encryption for inner products (2048-bit group); the
+    authority gives the server a key for the plain sum, if at least t clients are in it; the server finds
+    the sums by discrete logarithms. The model travels in plain. `variant: as-specified` reuses a client's slot
+    key for all coordinates and rounds, so one key opens every mixture of ciphertexts (mix-and-match);
+    `corrected` has a pad of its own for each coordinate and round.
+    """
+
+    name: ClassVar[str] = "hybridalpha"
+    citation: ClassVar[str] = (
+        "Xu et al., HybridAlpha, AISec 2019; Abdalla et al., CRYPTO 2018, ePrint 2017/972 (our reconstruction)"
+    )
+    claim: ClassVar[str] = "The server learns the noisy sum alone; the authority refuses keys for too few clients."
+    code_bits: ClassVar[int] = 16
+
+    variant: Literal["corrected", "as-specified"] = Field(
+        "corrected", description="as-specified: one slot key for all coordinates and rounds"
+    )
+
+    def label(self, occasion: Occasion) -> str | None:
+        """What pads are bound to: this run of the protocol, or nothing."""
+        return where(occasion) if self.variant == "corrected" else None
+
+    def bound(self, clients: int) -> int:
+        """The largest sum of signed codes of so many clients."""
+        return clients * ((1 << (self.code_bits - 1)) - 1)
+
+    # --- steps ---------------------------------------------------------------------------------
+
+    def third_parties(self) -> tuple[str, ...]:
+        """The authority that makes all keys."""
+        return (AUTHORITY,)
+
+    def setup(self) -> Sequence[Step]:
+        """The initial model, then every client's key."""
+        return (
+            *super().setup(),
+            Step("deal", AUTHORITY, self.deal),
+            Step("keep_key", "client", self.keep_key),
+            Step("prepare", SERVER, self.prepare),
+        )
+
+    def protocol(self) -> Sequence[Step]:
+        """Distribute, encrypt, ask for a functional key, get it, decrypt."""
+        distribute, update, aggregate = super().protocol()
+        return (
+            distribute,
+            update,
+            Step("request", SERVER, self.request),
+            Step("grant", AUTHORITY, self.grant),
+            aggregate,
+        )
+
+    def deal(self, me: Party) -> None:
+        """Authority, once: a key for every client; it keeps them all."""
+        master: Payload = {}
+        if self.crypto == "sampled":
+            me.keys["sealing_master"] = me.stream("sealing").bytes(32)
+        for number, name in enumerate(me.public.clients):
+            body: Payload = {}
+            if self.encrypts:
+                with me.phase("Key_Gen"):
+                    key = slot_key(me.stream("slot keys"))
+                body["slot_key"] = master[name] = {"w": int(key.w), "seed": key.seed}
+            if self.crypto == "sampled":
+                body["sealing_key"] = client_key(me.keys["sealing_master"], number)
+            me.send(name, "encryption_key", body)
+        me.keys["master"] = master
+
+    def keep_key(self, me: Party) -> None:
+        """Client, once: keep its key."""
+        me.state.update(me.expect("encryption_key", AUTHORITY))
+
+    def prepare(self, me: Party) -> None:
+        """Server, once: build its tables, before anything is timed."""
+        if self.encrypts:
+            with me.phase("Key_Gen"):
+                decryptor_of(self.bound(me.public.training.per_round))
+
+    def update(self, me: Party) -> None:
+        """Client: encrypt the codes of its update and send them."""
+        codes = self.codes(me)
+        if "slot_key" not in me.state and "sealing_key" not in me.state:
+            self.send_simulated(me, codes)
+        elif self.crypto == "real":
+            with me.phase("Grad_Enc"):
+                body: Payload = {"ciphertexts": self._encrypted(me, codes)}
+            me.send(SERVER, "update", body)
+        else:
+            body = {"sealed": self.sealed(me, codes, self.label(me.occasion))}
+            me.skip("Grad_Enc", len(codes))
+            if self.is_sampled(me.occasion):
+                part = codes[: self.sample_size(me)]
+                with me.sample("Grad_Enc", len(part)):
+                    body["sample"] = self._encrypted(me, part)
+            me.send(SERVER, "update", body, size=2 * ELEMENT * len(codes))
+
+    def _encrypted(self, me: Party, codes: Integers) -> bytes:
+        """Pairs (t, c) of all codes, one behind the other; a code enters the exponent with its sign."""
+        key = SlotKey(**me.state["slot_key"])
+        values = [int(code) - self._zero for code in codes]
+        found = SlotEncryptor(key).encrypt(values, pads(key, self.label(me.occasion), len(codes)), me.stream("enc"))
+        return to_blob((element for pair in found for element in pair), ELEMENT)
+
+    @property
+    def _zero(self) -> int:
+        """The code of zero."""
+        return (1 << (self.code_bits - 1)) - 1
+
+    def request(self, me: Party) -> None:
+        """Server: ask the authority for the key of the plain sum over those who sent something."""
+        me.state.pop("aggregate", None)
+        me.state["received"] = me.received("update")
+        if me.state["received"]:
+            weights = dict.fromkeys(me.state["received"], 1)
+            sampled = all("sample" in body for body in me.state["received"].values())
+            me.send(AUTHORITY, "request", {"weights": weights, "sampled": sampled})
+
+    def grant(self, me: Party) -> None:
+        """Authority: refuse sums over fewer than t clients or with unequal weights, else send the functional key."""
+        asked = me.received("request").get(SERVER)
+        if asked is None:
+            return
+        weights: Mapping[str, int] = asked["weights"]
+        if not self.allowed(me.public, weights):
+            me.send(SERVER, "refusal", {"reason": f"a key needs at least {self.least_honest(me.public)} clients"})
+            return
+        count, label = self.code_count(me.public), self.label(me.occasion)
+        coordinates = count if label is not None else 1
+        wire = coordinates * SUM + len(weights) * 33
+        if self.crypto == "real":
+            with me.phase("Key_Gen"):
+                body = self._packed_key(me, weights, coordinates)
+            me.send(SERVER, "functional_key", body)
+            return
+        keys = [client_key(me.keys["sealing_master"], me.public.clients.index(name)) for name in weights]
+        body = {"pads": to_tensor(pad_sum(keys, label, coordinates))}
+        me.skip("Key_Gen", coordinates)
+        if asked["sampled"]:
+            part = min(self.sample_size(me), coordinates)
+            with me.sample("Key_Gen", part):
+                body["sample"] = self._packed_key(me, weights, part)
+        me.send(SERVER, "functional_key", body, size=wire)
+
+    def allowed(self, public: Public, weights: Mapping[str, int]) -> bool:
+        """The authority's inference prevention: known clients, equal weights of 1, at least t of them."""
+        known = all(name in public.clients for name in weights)
+        return known and set(weights.values()) == {1} and len(weights) >= self.least_honest(public)
+
+    def _packed_key(self, me: Party, weights: Mapping[str, int], count: int) -> Payload:
+        keys = {me.public.clients.index(name): SlotKey(**me.keys["master"][name]) for name in weights}
+        found = functional_key(keys, dict.fromkeys(keys, 1), self.label(me.occasion), count)
+        return {"d": {str(slot): int(d) for slot, d in found.d.items()}, "z": to_blob(found.z, SUM)}
+
+    def aggregate(self, me: Party) -> None:
+        """Server: decrypt the sums, take the step."""
+        updates: dict[str, Payload] = me.state.pop("received", {})
+        if not updates or me.received("refusal"):
+            return
+        key = me.expect("functional_key", AUTHORITY)
+        count = self.code_count(me.public)
+        if self.crypto == "real":
+            with me.phase("Grad_Dec"):
+                totals = self._decrypted(me.public, key, {n: b["ciphertexts"] for n, b in updates.items()})
+        else:
+            words = to_words(self.sealed_sum(me, list(updates.values()))) - to_words(key["pads"])
+            totals = words.astype(np.int64)
+            me.skip("Grad_Dec", count)
+            if "sample" in key:
+                part = self.sample_size(me)
+                with me.sample("Grad_Dec", part):
+                    real = self._decrypted(me.public, key["sample"], {n: b["sample"] for n, b in updates.items()})
+                if not np.array_equal(real, totals[:part]):
+                    raise ProtocolError("the sample decrypts to another sum than the stand-in cipher")
+        self.conclude(me, totals, len(updates))
+
+    def _decrypted(self, public: Public, key: Payload, blobs: Mapping[str, bytes]) -> Integers:
+        """Sums of codes from ciphertexts and a functional key."""
+        pairs = {public.clients.index(name): _pairs(blob) for name, blob in blobs.items()}
+        count = len(next(iter(pairs.values())))
+        z = from_blob(key["z"], SUM)
+        full = FunctionalKey(
+            {int(slot): d for slot, d in key["d"].items()},
+            tuple(z if len(z) == count else z * count),
+            dict.fromkeys(pairs, 1),
+        )
+        sums = decryptor_of(self.bound(public.training.per_round)).decrypt(full, pairs)
+        return np.array([int(total) + len(pairs) * self._zero for total in sums], dtype=np.int64)
+
+    # --- reading -------------------------------------------------------------------------------
+
+    def opened(self, observation: Observation, public: Public) -> dict[str, Integers]:
+        """The authority's master key decrypts every single update."""
+        held = observation.keys.get(AUTHORITY)
+        if held is None:
+            return {}
+        label, count = self.label(observation.occasion), self.code_count(public)
+        found = {}
+        for message in observation.messages:
+            if message.kind != "update" or message.receiver != SERVER:
+                continue
+            name, body = message.sender, message.payload
+            if self.crypto == "real":
+                slot = public.clients.index(name)
+                key = functional_key({slot: SlotKey(**held["master"][name])}, {slot: 1}, label, count)
+                packed: Payload = {"d": {str(slot): key.d[slot]}, "z": to_blob(key.z, SUM)}
+                found[name] = self._decrypted(public, packed, {name: body["ciphertexts"]})
+            else:
+                own = client_key(held["sealing_master"], public.clients.index(name))
+                found[name] = (to_words(body["sealed"]) - pad(own, label, count)).astype(np.int64)
+        return found
+
+    def claims(self, public: Public) -> dict[str, Any]:
+        """What the noise gives, and the sizes of the cryptography."""
+        sizes = {"group_bits": MODP_2048.p.bit_length(), "variant": self.variant, "crypto": self.crypto}
+        return super().claims(public) | sizes
+
+
+def _pairs(blob: bytes) -> Pairs:
+    """(t, c) of every value."""
+    elements = from_blob(blob, ELEMENT)
+    return list(zip(elements[::2], elements[1::2], strict=True))

@@ -1,0 +1,112 @@
+"""Ours: what the paper's scheme would need to keep its promise to clients."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from defenses._perturbed_parts import PARTS, PerturbedParts
+from defenses._secure_sum import SecureSum
+from defenses.crypto.fixed_point import FixedPoint, Floats
+from defenses.noise.budget import Budget
+from defenses.noise.calibration import gaussian_epsilon, gaussian_mu
+from defenses.perturbation.client import Expanded, part_norms
+from federation.party import Party
+from federation.settings import Public
+
+
+class MpDpPlus(SecureSum, Budget, PerturbedParts):
+    """mp-dp hardened: gradient, Psi and Phi are all clipped, noised and masked; the server sees their sums alone.
+
+    Clients weigh example b by c_b = min(1, B / ||g_b||, B_psi / ||Psi_b||, B_phi / ||Phi_b||), all of which they can
+    compute themselves, so the sensitivities are S_i = 2 B_i / batch. Gaussian noise sigma_i on part i with
+    sum_i S_i^2 / sigma_i^2 = mu(epsilon, delta)^2 makes a round (epsilon, delta)-DP, whatever R is; sigma_i^2 = (S_i / w_i)
+    sum_j w_j S_j / mu^2 makes the variance of the recovered gradient least, with w = (1, E gamma, E v). Each client
+    adds its share of it, as in tp-smc. Secure aggregation hides the single messages; all R are within [1/2, 2].
+
+    What it does not give: the model's function is not hidden from clients. They estimate r from their own labelled
+    data and strip it, and positive rescaling changes no ReLU network's function (docs/decisions.md, 8.11).
+    """
+
+    name: ClassVar[str] = "mp-dp+"
+    citation: ClassVar[str] = "LeakBoard: a hardened variant of Yang et al. (docs/decisions.md, 8.11 and 9.8)"
+    claim: ClassVar[str] = (
+        "The server learns (epsilon, delta)-DP sums alone; clients see a perturbed model, which hides no function."
+    )
+    transitional: ClassVar[bool] = False
+    spread: ClassVar[float] = 2.0
+
+    clip_psi: float = Field(8.0, gt=0, description="L2 bound of an example's Psi")
+    clip_phi: float = Field(8.0, gt=0, description="L2 bound of an example's Phi")
+    gamma: float = Field(0.01, gt=0, le=1, description="largest gamma: the smaller, the less noise and hiding")
+    noise: bool = Field(True, description="switch all noise off (for exactness tests)")
+
+    # --- clipping --------------------------------------------------------------------------------
+
+    def _first_scale(self, expanded: Expanded) -> float:
+        """gamma's scale is the parameter."""
+        return self.gamma
+
+    def _clip_factors(self, me: Party) -> Tensor | None:
+        """c_b from the norms of what the client itself would send for each example; no oracle."""
+        if self.clip is None or me.batch is None:
+            return None
+        factors = torch.ones(len(me.batch))
+        norms = part_norms(self.expanded(me.public), *self.inputs(me))
+        for norm, bound in zip(norms, self.bounds(), strict=True):
+            factors = torch.minimum(factors, (bound / norm.clamp(min=1e-12)).float())
+        if me.oracle is not None:
+            me.oracle.note_clipping(factors)
+        return factors
+
+    def bounds(self) -> tuple[float, float, float]:
+        """B, B_psi, B_phi."""
+        return (self.clip if self.clip is not None else math.inf, self.clip_psi, self.clip_phi)
+
+    # --- noise -------------------------------------------------------------------------------------
+
+    def sigmas(self, public: Public, batch: int) -> dict[str, float]:
+        """The noise that the sum needs, by part; its expected weights follow from gamma ~ U(0, gamma], r^a ~ U(0, 1]."""
+        if not self.noise:
+            return dict.fromkeys(PARTS, 0.0)
+        weights = (1.0, self.gamma / math.sqrt(3), self.gamma**2 * public.classes / (3 * math.sqrt(5)))
+        sizes = [self.size(batch) * bound / self.bounds()[0] for bound in self.bounds()]
+        total = sum(w * s for w, s in zip(weights, sizes, strict=True))
+        mu = gaussian_mu(self.epsilon, self.delta)
+        return {p: math.sqrt(s / w * total) / mu for p, s, w in zip(PARTS, sizes, weights, strict=True)}
+
+    def share_sigmas(self, public: Public, batch: int) -> dict[str, float]:
+        """One client's part of it: over sqrt(t - 1)."""
+        root = math.sqrt(self.least_honest(public) - 1)
+        return {part: sigma / root for part, sigma in self.sigmas(public, batch).items()}
+
+    def noised(self, me: Party, part: str, values: Floats) -> Floats:
+        """Client: Gaussian noise on every value."""
+        with me.phase("DP"):
+            sigma = self.share_sigmas(me.public, me.occasion.batch_size)[part]
+            return values + sigma * me.stream(f"gaussian {part}").normal(len(values))
+
+    def codecs(self, public: Public, batch: int) -> dict[str, FixedPoint]:
+        """44-bit codes for values within the bound and 6 standard deviations (without clipping: within 1024)."""
+        sigmas = self.share_sigmas(public, batch)
+        bounds = self.bounds() if self.clip is not None else (1024.0,) * 3
+        return {p: FixedPoint(44, bound + 6 * sigmas[p]) for p, bound in zip(PARTS, bounds, strict=True)}
+
+    def claims(self, public: Public) -> dict[str, Any]:
+        """The claimed and the composed epsilon; both hold for the server's view."""
+        if not self.noise or self.clip is None:
+            return {"dp_holds": False, "reason": "noise or clipping is switched off"}
+        batch = public.training.batch_size
+        mu = gaussian_mu(self.epsilon, self.delta)
+        all_noise = math.sqrt(public.training.per_round / (self.least_honest(public) - 1))
+        return {
+            **self.budget_claims(public, mu),
+            **{f"sigma_share_{part}": sigma for part, sigma in self.share_sigmas(public, batch).items()},
+            "epsilon_round_by_threat": {"server": gaussian_epsilon(mu / all_noise, self.delta)},
+            "honest_clients": self.least_honest(public),
+            "dp_holds": True,
+        }
