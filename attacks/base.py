@@ -7,12 +7,15 @@ before any metric looks at it.
 
 from __future__ import annotations
 
+import math
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from core.errors import Unsupported
@@ -25,6 +28,9 @@ from federation.task import Task, task_of
 from federation.view import View
 
 Goal = Literal["reconstruction", "membership", "extraction", "audit"]
+
+#: what a defense does to a gradient, on values (P, *shape) of P problems; differentiable
+Transform = Callable[[Parameters], Parameters]
 
 
 def _silent(line: str) -> None:
@@ -41,6 +47,8 @@ class Knowledge:
     seed: int
     device: str = "cpu"
     progress: Callable[[str], None] = _silent
+    #: when an answer must be there, by `time.monotonic` (one clock for all processes of a machine); None: no limit
+    deadline: float | None = None
 
     @property
     def public(self) -> Public:
@@ -59,6 +67,10 @@ class Knowledge:
     def generator(self) -> torch.Generator:
         """A torch generator from the attack's own seed."""
         return torch.Generator().manual_seed(self.seed)
+
+    def time_left(self) -> float:
+        """Seconds until the deadline; infinite without one."""
+        return math.inf if self.deadline is None else self.deadline - time.monotonic()
 
 
 @dataclass(frozen=True)
@@ -141,13 +153,18 @@ class Attack(Plugin):
     goal: ClassVar[Goal]
     #: the threats that this attack makes sense under
     threats: ClassVar[tuple[str, ...]]
-    #: whether it knows more of a defense than its honest reading
-    adaptive: ClassVar[bool] = False
+    #: whether it can use more of a defense than its honest reading
+    can_adapt: ClassVar[bool] = False
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether, with these parameters, it uses more of a defense than its honest reading."""
+        return False
 
     @classmethod
     def describe(cls) -> dict[str, Any]:
-        """What `list --json` prints; for an attack also its goal, threats, and whether it knows the defense."""
-        return {**super().describe(), "goal": cls.goal, "threats": list(cls.threats), "adaptive": cls.adaptive}
+        """What `list --json` prints; for an attack also its goal, threats, and whether it can use the defense."""
+        return {**super().describe(), "goal": cls.goal, "threats": list(cls.threats), "adaptive": cls.can_adapt}
 
     @classmethod
     def allows(cls, threat: str) -> bool:
@@ -173,6 +190,27 @@ class ReconstructionAttack(Attack):
     @abstractmethod
     def reconstruct(self, knowledge: Knowledge, task: ReconstructionTask) -> ReconstructionAnswer:
         """Rebuild the records behind every problem of the task."""
+
+
+class GradientMatching(ReconstructionAttack):
+    """Base of attacks that compare the gradient of candidate images with what was observed."""
+
+    can_adapt: ClassVar[bool] = True
+
+    # not called `adaptive`: a field must not hide the property that every attack has
+    mimic: bool = Field(False, description="adaptive: do to candidate gradients what the defense does to real ones")
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether the defense's own transform is applied before matching."""
+        return self.mimic
+
+    def transforms(self, knowledge: Knowledge, problems: tuple[Inversion, ...]) -> tuple[Transform | None, ...] | None:
+        """What the defense does to each problem's gradient, as far as it is deterministic; None: compare as it is."""
+        mimic = getattr(knowledge.defense, "mimic", None)
+        if not self.mimic or mimic is None:
+            return None
+        return tuple(mimic(problem.gradient, knowledge.public) for problem in problems)
 
 
 class MembershipAttack(Attack):

@@ -182,7 +182,7 @@ def _pair_mask(private: bytes, public: bytes, me: Party, first: str, second: str
 
 
 def _channel(me: Party, other: str, sender: str, receiver: str) -> ChaCha20Poly1305:
-    """The cipher from a sender to a receiver, one of whom is this client; it carries one message, so one nonce will do."""
+    """The cipher from a sender to a receiver, one of whom is this client; for one message, so one nonce will do."""
     own = me.state["round"]
     shared = _agreed(own["channel"], own["keys"][other]["channel"])
     return ChaCha20Poly1305(derive_key(shared, "channel", sender, receiver, where(me.occasion)))

@@ -17,7 +17,7 @@ class Pile(ThresholdSum, PerturbedParts):
 
     The server learns the sums of gradient, Psi and Phi alone, and recovers the exact mean gradient from them;
     clients see the perturbed model. The published scheme also proves to the server, in zero knowledge, that
-    clients computed correctly; here everybody follows the protocol, and there are no proofs. Codes have 36 bits.
+    clients computed correctly; here everybody follows the protocol, and there are no proofs. Codes have 40 bits.
     """
 
     name: ClassVar[str] = "pile"
@@ -27,13 +27,17 @@ class Pile(ThresholdSum, PerturbedParts):
     )
     claim: ClassVar[str] = "The server learns the exact sum alone, and clients learn nothing of the model."
     transitional: ClassVar[bool] = False
-    code_bits: ClassVar[int] = 36
+    code_bits: ClassVar[int] = 40
 
-    value_range: float = Field(1024.0, gt=0, description="largest value of gradient, Psi and Phi; others saturate")
+    # measured in training: gradients up to 2e2, Psi up to 4e4, Phi up to 5e5 (a convnet with 1,024 last features)
+    range_gradient: float = Field(2.0**12, gt=0, description="largest value of a gradient; others saturate")
+    range_psi: float = Field(2.0**17, gt=0, description="largest value of Psi; others saturate")
+    range_phi: float = Field(2.0**20, gt=0, description="largest value of Phi; others saturate")
 
     def codecs(self, public: Public, batch: int) -> dict[str, FixedPoint]:
-        """One fixed point for all three parts."""
-        return dict.fromkeys(PARTS, FixedPoint(self.code_bits, self.value_range))
+        """A range for each part: what Phi and Psi lose in precision is weighed down by gamma in the recovery."""
+        ranges = (self.range_gradient, self.range_psi, self.range_phi)
+        return {part: FixedPoint(self.code_bits, bound) for part, bound in zip(PARTS, ranges, strict=True)}
 
     def claims(self, public: Public) -> dict[str, Any]:
         """No noise, so no epsilon; the sizes of the cryptography."""

@@ -85,7 +85,7 @@ class Training(Settings):
 class Watch(Settings):
     """What is observed: in which rounds, with how many probe records, of how many targets."""
 
-    rounds: tuple[Moment, ...] = Field(("first", "middle", "last"), min_length=1)
+    rounds: tuple[Moment, ...] = Field(("first", "middle", "last"), description="none: nothing is probed or kept")
     probe_batch: int = Field(1, ge=1, description="records a probe")
     targets: int = Field(8, ge=1, description="how many records of the victim are attacked")
 

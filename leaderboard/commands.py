@@ -18,6 +18,7 @@ from leaderboard.files import sweep
 from leaderboard.images import originals, reconstructions
 from leaderboard.listing import cell_tables
 from leaderboard.page import write_page
+from leaderboard.phases import phase_tables
 from leaderboard.pictures import ascii_picture
 from leaderboard.plan import Options, Plan, make_plan, select
 from leaderboard.progress import Progress
@@ -70,8 +71,9 @@ def run(args: argparse.Namespace) -> int:
 def table(args: argparse.Namespace) -> int:
     """`table`: print the tables of a run."""
     opened = open_run(Path(args.out))
-    tables = opened.rankings()
+    tables = phase_tables(opened.records) if args.phases else opened.rankings()
     if args.all:
+        tables += [] if args.phases else phase_tables(opened.records)
         tables += cell_tables(opened.records)
     if args.format == "csv":
         print(to_csv(tables), end="")
@@ -147,7 +149,7 @@ def _write_page(opened: Run) -> Path:
             opened.folder / "report",
             title=f"LeakBoard: {opened.file.suite}",
             description=". ".join([opened.file.description, *notes]),
-            tables=[*opened.rankings(), *cell_tables(opened.records)],
+            tables=[*opened.rankings(), *phase_tables(opened.records), *cell_tables(opened.records)],
             records=opened.records,
             originals=truth,
             reconstructions=lambda record: reconstructions(record, records, truth(record)),

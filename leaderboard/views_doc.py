@@ -24,13 +24,14 @@ from federation.transcript import Observation
 from federation.view import View, make_view, parse_threat
 
 THREATS = ("server", "server+keys", "server+clients:1", "client")
-CLIENTS, ROUNDS, SHARD, BATCH = 3, 2, 8, 4
+CLIENTS, ROUNDS, SHARD, BATCH, HIDDEN = 3, 2, 8, 4, 1
 COMMAND = "python -m leaderboard.views_doc > docs/views.md"
 HEADER = f"""# What each view holds
 
 Generated from transcripts by `{COMMAND}`; nothing here is written by hand.
-Each defense, with its default parameters, ran {ROUNDS} rounds on `digits` with an `mlp` of 8 hidden units,
-{CLIENTS} clients and batches of {BATCH}; the tables show the set-up and the last training round.
+Each defense, with its default parameters (and `crypto: real` where there is a choice), ran {ROUNDS} rounds on `digits`
+with an `mlp` of {HIDDEN} hidden unit, {CLIENTS} clients and batches of {BATCH}; the tables show the set-up and the last
+training round.
 A probe has the same messages, for `probe_batch` records.
 
 - **message**: its kind, from whom to whom; client 0 is the victim, client 1 attacks in `server+clients:1` and `client`.
@@ -58,7 +59,7 @@ def _run(defense: Defense) -> tuple[Outcome, dict[str, LabelledImages]]:
         defense=defense.name,
         parameters=defense.parameters(),
         model="mlp",
-        model_parameters=registry.create("model", "mlp", {"hidden": [8]}).parameters(),
+        model_parameters=registry.create("model", "mlp", {"hidden": [HIDDEN]}).parameters(),
         shape=pool.shape,
         classes=pool.classes,
         mean=Digits.mean,
@@ -73,7 +74,8 @@ def _run(defense: Defense) -> tuple[Outcome, dict[str, LabelledImages]]:
 
 def _section(name: str) -> str:
     """A defense: a table and three lines for each threat; threats with the same content share one."""
-    defense = registry.create("defense", name)
+    fields = registry.create("defense", name).parameters()
+    defense = registry.create("defense", name, {"crypto": "real"} if "crypto" in fields else {})
     assert isinstance(defense, Defense)
     outcome, shards = _run(defense)
     secrets = outcome.secrets
@@ -175,8 +177,11 @@ def _reading(defense: Defense, view: View, true: Parameters | None) -> str:
         model = "the server's model" if _same(reading.model, true) else "a model, which is not the server's"
     if not owners:
         return f"{model}; no gradient"
-    whose = "the aggregate gradient" if owners == {AGGREGATE} else f"individual gradients of {_names(owners)}"
-    return f"{model}; {whose}"
+    whose = ["the aggregate gradient"] if AGGREGATE in owners else []
+    single = owners - {AGGREGATE}
+    if single:
+        whose.append(f"individual gradients of {_names(single)}")
+    return f"{model}; {' and '.join(whose)}"
 
 
 def _same(first: Parameters, second: Parameters | None) -> bool:

@@ -154,7 +154,9 @@ def check_plugins(suite: Suite) -> None:
             {**suite.training.model_dump(), **defense.training}, f"training of the defense '{defense.title}'"
         )
     for attack in suite.attacks:
-        registry.create("attack", attack.name, attack.params)
+        made = registry.create("attack", attack.name, attack.params)
+        if made.describe()["goal"] == "reconstruction" and not suite.observe.rounds:
+            raise UserError(f"The attack '{attack.title}' rebuilds what it observes: observe.rounds must not be empty.")
     if suite.control not in [defense.title for defense in suite.defenses]:
         titles = [defense.title for defense in suite.defenses]
         raise unknown_name("control (a defense of the suite)", suite.control, titles)

@@ -1,8 +1,9 @@
 """Taking a batch's gradient of a linear layer apart into its records, where a ReLU made one factor sparse.
 
 The gradient of a linear layer, or its transpose, is a sum over the batch's records, G = S X, with one column of S
-(n, B) and one row of X (B, d) for each. A ReLU leaves zeros in the columns of S: the backward signal of the first layer
-(Dimitrov et al., SPEAR: Exact Gradient Inversion of Batches in Federated Learning, NeurIPS 2024), or the input of the last.
+(n, B) and one row of X (B, d) for each. A ReLU leaves zeros in the columns of S: the backward signal of the first
+layer (Dimitrov et al., SPEAR: Exact Gradient Inversion of Batches in Federated Learning, NeurIPS 2024), or the
+input of the last.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ def factorisations(matrix: Tensor, records: int, samples: int, generator: torch.
     """Better and better guesses at G = S X for a matrix that `has_rank`; the caller stops at one that is consistent.
 
     With the singular vectors G = U V (U (n, B) orthonormal), every column of S is U q for some q. B - 1 rows of U that
-    all meet zeros of column b have the null vector q_b. So: draw B - 1 rows, take the null vector q, keep it when U q has
-    more zeros than it was given, solve q again from all of its zeros. The B sparsest independent ones are S.
+    all meet zeros of column b have the null vector q_b. So: draw B - 1 rows, take the null vector q, keep it when U q
+    has more zeros than it was given, solve q again from all of its zeros. The B sparsest independent ones are S.
     A record with half of its entries zero is met by one draw in 2^(B - 1).
     """
     left, sizes, right = torch.linalg.svd(matrix.double(), full_matrices=False)
@@ -91,11 +92,11 @@ def _null_vectors(basis: Tensor, generator: torch.Generator) -> Tensor:
     head, info = torch.linalg.solve_ex(picked[..., :-1], -picked[..., -1])
     vectors = torch.cat([head, torch.ones(CHUNK, 1, dtype=basis.dtype)], dim=1)
     vectors = vectors[(info == 0) & vectors.isfinite().all(1)]
-    return vectors / vectors.norm(dim=1, keepdim=True)
+    return torch.nn.functional.normalize(vectors, dim=1)
 
 
 def _sparsest(vectors: Tensor, basis: Tensor, tolerance: float) -> Tensor:
-    """Those (K, B) of the vectors (N, B) that make the most zeros, greedily, each outside the span of those before it."""
+    """Those (K, B) of the vectors (N, B) that make most zeros, greedily, each outside the span of those before it."""
     records = basis.shape[1]
     zeros = ((vectors @ basis.T).abs() < tolerance).sum(1)
     vectors, zeros = vectors[zeros > records], zeros[zeros > records]  # B - 1 zeros come with any vector

@@ -13,8 +13,11 @@ needs a generator whose range comes near images that it has not seen, not one th
 from __future__ import annotations
 
 import hashlib
+import math
 import os
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import cast
@@ -30,8 +33,12 @@ from core.seeds import derive_seed, digest_of
 from federation.payload import raw_bytes
 
 FOLDER = ROOT / ".cache" / "generators"
+#: read on import, so that a file edited later does not pass for the code that runs
+SOURCE = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
 #: the first feature is so many times smaller than the image
 REDUCTION = 8
+#: of the leaky ReLU below 0
+SLOPE = 0.2
 
 
 @dataclass(frozen=True)
@@ -64,7 +71,7 @@ class Generator(nn.Module):
             )
         first = (8 * width, side // REDUCTION, side // REDUCTION)
         flat = first[0] * first[1] * first[2]
-        start = nn.Sequential(nn.Linear(latent, flat), nn.Unflatten(1, first), nn.LeakyReLU(0.2))
+        start = nn.Sequential(nn.Linear(latent, flat), nn.Unflatten(1, first), nn.LeakyReLU(SLOPE))
         grown = [_twice_as_large(many * width, many * width // 2) for many in (8, 4, 2)]
         end = nn.Sequential(nn.Conv2d(width, channels, 3, padding=1), nn.Sigmoid())
         self.latent = latent
@@ -91,7 +98,7 @@ class Generator(nn.Module):
 
 
 def _twice_as_large(inputs: int, outputs: int) -> nn.Module:
-    return nn.Sequential(nn.Upsample(scale_factor=2), nn.Conv2d(inputs, outputs, 3, padding=1), nn.LeakyReLU(0.2))
+    return nn.Sequential(nn.Upsample(scale_factor=2), nn.Conv2d(inputs, outputs, 3, padding=1), nn.LeakyReLU(SLOPE))
 
 
 def on_sphere(z: Tensor) -> Tensor:
@@ -104,34 +111,50 @@ def on_sphere(z: Tensor) -> Tensor:
 
 
 def untrained_generator(shape: tuple[int, int, int], settings: GeneratorSettings) -> Generator:
-    """A generator with the weights that it is born with, drawn from the settings' seed; frozen."""
+    """A generator with random weights from the settings' seed; frozen.
+
+    Drawn as by He et al. (2015), which keeps features at one size from block to block; with torch's own draw they
+    shrink, and all images are grey.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
         generator = Generator(shape, settings.latent, settings.width)
+        for name, value in generator.named_parameters():
+            nn.init.zeros_(value) if name.endswith("bias") else nn.init.kaiming_normal_(value, a=SLOPE)
     return generator.requires_grad_(False)
 
 
 def trained_generator(
-    images: Tensor, settings: GeneratorSettings, progress: Callable[[str], None], folder: Path = FOLDER
-) -> Generator:
-    """The generator for these auxiliary images (N, C, H, W): the kept one, or a new one that is then kept.
+    images: Tensor,
+    settings: GeneratorSettings,
+    progress: Callable[[str], None],
+    seconds: float = math.inf,
+    folder: Path | None = None,
+) -> tuple[Generator, bool]:
+    """The generator for these auxiliary images (N, C, H, W), and whether its training came to its end.
 
-    The file's name is the digest of images, settings, this file and torch's version, so it is never an
-    older generator. A file that is not whole counts as none. Always trained on the CPU: one result for all devices.
+    It is the one kept in `folder`, or a new one that is then kept. The file's name is the digest of images, settings,
+    this file and torch's version, so it is never an older generator; a file that is not whole counts as none.
+    Training that takes longer than `seconds` stops, and what it made is not kept. Always trained
+    on the CPU: one result for all devices.
     """
     channels, height, width = images.shape[1:]
-    generator = untrained_generator((channels, height, width), settings)
-    file = folder / f"{_key(images, settings)}.safetensors"
-    if not _load_into(generator, file):
-        _train(generator, images.cpu(), settings, progress)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(settings.seed)
+        generator = Generator((channels, height, width), settings.latent, settings.width).requires_grad_(False)
+    file = (folder or FOLDER) / f"{_key(images, settings)}.safetensors"
+    if _load_into(generator, file):
+        return generator, True
+    finished = _train(generator.requires_grad_(True), images.cpu(), settings, progress, time.monotonic() + seconds)
+    generator.requires_grad_(False)
+    if finished:
         _keep(generator, file)
-    return generator
+    return generator, finished
 
 
 def _key(images: Tensor, settings: GeneratorSettings) -> str:
     content = hashlib.sha256(raw_bytes(images.cpu())).hexdigest()
-    source = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
-    return digest_of(list(images.shape), content, asdict(settings), source, torch.__version__)
+    return digest_of(list(images.shape), content, asdict(settings), SOURCE, torch.__version__)
 
 
 def _load_into(generator: Generator, file: Path) -> bool:
@@ -155,28 +178,36 @@ def _keep(generator: Generator, file: Path) -> None:
         part.write_bytes(save(generator.state_dict()))
         part.replace(file)
     except OSError:  # a read-only checkout works too, only slower
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink()
 
 
-def _train(generator: Generator, images: Tensor, settings: GeneratorSettings, progress: Callable[[str], None]) -> None:
-    """Fit codes and weights together (Adam, one-cycle learning rate); leaves the weights frozen."""
+def _train(
+    generator: Generator,
+    images: Tensor,
+    settings: GeneratorSettings,
+    progress: Callable[[str], None],
+    deadline: float,
+) -> bool:
+    """Fit codes and weights together (Adam, one-cycle learning rate); whether the time was enough."""
     random = torch.Generator().manual_seed(derive_seed(settings.seed, "generator", "training"))
     codes = on_sphere(torch.randn(len(images), settings.latent, generator=random)).requires_grad_()
-    generator.requires_grad_(True)
     rates = [settings.learning_rate, settings.code_rate]
     groups = zip((generator.parameters(), [codes]), rates, strict=True)
     optimiser = torch.optim.Adam([{"params": list(values), "lr": rate} for values, rate in groups])
     steps = settings.epochs * -(-len(images) // settings.batch)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, rates, total_steps=steps + 1, pct_start=0.1)
     for epoch in range(settings.epochs):
+        if time.monotonic() > deadline:
+            return False
         error = 0.0
-        for rows in torch.randperm(len(images), generator=random).split(settings.batch):
+        for rows in torch.split(torch.randperm(len(images), generator=random), settings.batch):
             loss = (generator(on_sphere(codes[rows])) - images[rows]).square().flatten(1).sum(1).mean()
             optimiser.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             optimiser.step()
             schedule.step()
             error += float(loss.detach()) * len(rows) / images.numel()
         if (epoch + 1) % max(1, settings.epochs // 10) == 0:
             progress(f"generator: epoch {epoch + 1} of {settings.epochs}, mean squared error {error:.4f}")
-    generator.requires_grad_(False)
+    return True

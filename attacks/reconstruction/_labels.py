@@ -20,8 +20,8 @@ from federation.task import Task
 SAMPLES = 40_000
 #: squared error of the one-hot vector below which a record is what it seems
 CONSISTENT = 1e-3
-#: auxiliary images that are looked at, and directions of their features that are kept
-AUXILIARY, DIRECTIONS = 1000, 8
+#: auxiliary images that are looked at, and numbers (directions of features times classes) that are kept of each
+AUXILIARY, NUMBERS = 1000, 200
 
 
 def last_layer(task: Task) -> str:
@@ -75,9 +75,8 @@ class _LastLayer:
         """The label of the one record whose e h^T (classes, features) is given, and whether it is beyond doubt."""
         if self.mse:
             return self._by_consistency(part)
-        sums = part.sum(1)
-        rest = sums[sums != sums.min()]
-        return sums.argmin(), bool(sums.min() < 0) and bool((rest >= CONSISTENT * sums.min()).all())
+        least, second = part.sum(1).topk(2, largest=False).values
+        return part.sum(1).argmin(), bool(least < 0) and bool(second > 0.05 * least)
 
     def _by_consistency(self, part: Tensor) -> tuple[Tensor, bool]:
         """Under 1/2 ||.||^2, by what the known layer must have computed.
@@ -127,9 +126,7 @@ def _labels_of(layer: _LastLayer, factors: Factors, records: int) -> Tensor | No
     return torch.stack(labels)
 
 
-def _by_regression(
-    task: Task, model: Parameters, gradient: Tensor, records: int, auxiliary: LabelledImages
-) -> Tensor:
+def _by_regression(task: Task, model: Parameters, gradient: Tensor, records: int, auxiliary: LabelledImages) -> Tensor:
     """The label counts n_c whose expected gradient sum_c n_c / B E[e h^T | c] is nearest to the observed one.
 
     The expectations are those of auxiliary images of class c on the known model, and so is the covariance Sigma
@@ -146,6 +143,7 @@ def _by_regression(
     quadratic, linear = a.T @ a, a.T @ b
     classes = task.public.classes
     counts = torch.bincount(torch.arange(records) % classes, minlength=classes).double()
+    negligible = 1e-9 * float(quadratic.diagonal().max()) / records**2  # rounding must not move records in circles
     while True:
         slope = quadratic @ counts / records - linear  # half the derivative by p
         # the cost of moving one record from class i to class j
@@ -153,7 +151,7 @@ def _by_regression(
         change = 2 * (slope[None, :] - slope[:, None]) / records + curve / records**2
         change[counts == 0] = torch.inf
         best = int(change.argmin())
-        if float(change.flatten()[best]) > -1e-12 * float(linear.abs().max()):
+        if not float(change.flatten()[best]) < -negligible:
             return torch.arange(classes).repeat_interleave(counts.long())
         counts[best // classes] -= 1
         counts[best % classes] += 1
@@ -163,8 +161,8 @@ def _expected(task: Task, model: Parameters, auxiliary: LabelledImages) -> tuple
     """Of e h^T projected: class means (classes, d), covariance within a class (d, d), and the projection of h."""
     data = auxiliary.select(torch.arange(min(AUXILIARY, len(auxiliary))))
     features, logits = _features(task, model, data.images)
-    directions = torch.linalg.svd(features, full_matrices=False).Vh[:DIRECTIONS].T
     classes = task.public.classes
+    directions = torch.linalg.svd(features, full_matrices=False).Vh[: max(1, NUMBERS // classes)].T
     onehot = torch.nn.functional.one_hot(data.labels, classes).double()
     guess = logits if task.public.training.loss == "mse" else logits.softmax(1)
     short = features @ directions

@@ -6,57 +6,149 @@ import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
-from attacks.base import Inversion
-from federation.payload import Parameters
+from attacks.base import Inversion, Knowledge, Transform
+from attacks.reconstruction._grouped import can_group, grouped_gradients
+from core.seeds import derive_seed, digest_of
+from federation.payload import Parameters, raw_bytes
 from federation.task import Task
+
+#: candidate images whose gradients are held in memory at once (one problem at least)
+IMAGES_AT_ONCE = 16
 
 
 class Matcher:
-    """Cosine costs of candidate images against the observed gradients, all problems at once."""
+    """Cosine costs of candidate images against the observed gradients, all problems at once.
 
-    def __init__(self, task: Task, problems: tuple[Inversion, ...], labels: Tensor, restarts: int, device: str) -> None:
+    Four ways to the same gradients (tests/attacks/test_matching.py): one problem alone by plain automatic
+    differentiation; many on one model by `grouped_gradients`; many on models of their own, or through layers that
+    cannot be grouped, by vmap; batch norm, whose statistics vmap cannot write, one after the other.
+    `transforms`, one a problem, imitate what a defense did to the gradients (adaptive attacks).
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        problems: tuple[Inversion, ...],
+        labels: Tensor,
+        restarts: int,
+        device: str,
+        transforms: tuple[Transform | None, ...] | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
         self.task = task
-        soft = torch.nn.functional.one_hot(labels, task.public.classes).float()
-        self.labels = soft.to(device).repeat(restarts, 1, 1)  # soft labels: vmap has no one_hot
-        self.targets = [
-            torch.stack([p.gradient.values[name].float().flatten() for p in problems]).to(device).repeat(restarts, 1)
-            for name in task.parameter_names
-        ]
-        self.target_norm = torch.stack([t.square().sum(1) for t in self.targets]).sum(0).sqrt()
+        soft = torch.nn.functional.one_hot(labels, task.public.classes).to(device, dtype)
+        self.labels = soft.repeat(restarts, 1, 1)  # soft labels: vmap has no one_hot
+        rows = [[p.gradient.values[name].flatten() for name in task.parameter_names] for p in problems]
+        self.targets = torch.stack([torch.cat(row) for row in rows]).to(device, dtype).repeat(restarts, 1)
+        self.target_norm = _norm(self.targets)
+        self.transforms = transforms * restarts if transforms is not None else (None,) * (restarts * len(problems))
         first = problems[0].model
         self.shared = all(p.model is first or all(torch.equal(p.model[n], first[n]) for n in first) for p in problems)
         models = [first] if self.shared else [p.model for p in problems] * restarts
-        stacked = {name: torch.stack([m[name].float() for m in models]).to(device) for name in first}
+        stacked = {name: torch.stack([_cast(m[name], dtype) for m in models]).to(device) for name in first}
         self.models: Parameters = {n: t[0] for n, t in stacked.items()} if self.shared else stacked
+        self.grouped = self.shared and can_group(task.skeleton()) and self._grouping_is_right()
 
     def costs(self, images: Tensor) -> Tensor:
         """1 - cosine (P,) for candidate images (P, M, C, H, W) in [0, 1]; differentiable in the images."""
-        gradients = self._gradients(images)
-        dot = torch.stack([(g.flatten(1) * t).sum(1) for g, t in zip(gradients, self.targets, strict=True)]).sum(0)
-        norm = torch.stack([g.flatten(1).square().sum(1) for g in gradients]).sum(0).sqrt()
-        return 1 - dot / (norm * self.target_norm).clamp(min=1e-12)
+        with torch.enable_grad():  # the parameters' gradients are needed in any case
+            found = self._costs(images, slice(None))
+        return found if torch.is_grad_enabled() and images.requires_grad else found.detach()
 
-    def _gradients(self, images: Tensor) -> list[Tensor]:
+    def slopes(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Costs (P,) and their gradients in the images (P, M, C, H, W), a few problems at a time to bound memory."""
+        size = max(1, IMAGES_AT_ONCE // images.shape[1])
+        costs: list[Tensor] = []
+        slopes: list[Tensor] = []
+        for start in range(0, len(images), size):
+            part = slice(start, start + size)
+            candidates = images[part].detach().requires_grad_()
+            cost = self._costs(candidates, part)
+            slopes += torch.autograd.grad(cost.sum(), candidates)
+            costs.append(cost.detach())
+        return torch.cat(costs), torch.cat(slopes)
+
+    def _costs(self, images: Tensor, part: slice) -> Tensor:
+        found = self._gradients(images, part)
+        transforms = self.transforms[part]
+        if any(t is not None for t in transforms):
+            found = self._transformed(found, transforms)
+        flat = torch.cat([g.flatten(1) for g in found], dim=1)
+        dot = (flat * self.targets[part]).sum(1)
+        return 1 - dot / (_norm(flat) * self.target_norm[part]).clamp(min=1e-12)
+
+    def _transformed(self, gradients: list[Tensor], transforms: tuple[Transform | None, ...]) -> list[Tensor]:
+        """Each problem's gradients through its own transform."""
+        names = self.task.parameter_names
+        rows = []
+        for index, transform in enumerate(transforms):
+            row = {name: g[index : index + 1] for name, g in zip(names, gradients, strict=True)}
+            rows.append(transform(row) if transform is not None else row)
+        return [torch.cat([row[name] for row in rows]) for name in names]
+
+    def _gradients(self, images: Tensor, part: slice) -> list[Tensor]:
         """Per-problem parameter gradients, each (P, *shape of the parameter)."""
-        if self.task.buffer_names:  # batch norm writes its statistics in place, which vmap does not allow
-            rows = [self._one(self._model(i), x, y) for i, (x, y) in enumerate(zip(images, self.labels, strict=True))]
+        labels, names = self.labels[part], self.task.parameter_names
+        models = self.models if self.shared else {name: t[part] for name, t in self.models.items()}
+        if len(images) == 1 or self.task.buffer_names:
+            rows = [
+                self._one(models if self.shared else {n: t[i] for n, t in models.items()}, x, y)
+                for i, (x, y) in enumerate(zip(images, labels, strict=True))
+            ]
             return [torch.stack(column) for column in zip(*rows, strict=True)]
-        weights = {name: self.models[name] for name in self.task.parameter_names}
+        if self.grouped:
+            return grouped_gradients(self.task, models, images, labels)
+        return self._mapped({name: models[name] for name in names}, images, labels)
+
+    def _mapped(self, weights: Parameters, images: Tensor, labels: Tensor) -> list[Tensor]:
         batched = vmap(grad(self._loss), in_dims=(None if self.shared else 0, 0, 0))
-        found: Parameters = batched(weights, images, self.labels)
+        found: Parameters = batched(weights, images, labels)
         return [found[name] for name in self.task.parameter_names]
 
     def _loss(self, weights: Parameters, images: Tensor, labels: Tensor) -> Tensor:
         return self.task.loss(self.task.logits(weights, images, train=True), labels)
 
-    def _model(self, index: int) -> Parameters:
-        return self.models if self.shared else {name: t[index] for name, t in self.models.items()}
-
     def _one(self, model: Parameters, images: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
-        weights = {name: model[name].detach().requires_grad_() for name in self.task.parameter_names}
+        arranged = self.task.arranged
+        weights = {name: arranged(model[name].detach()).requires_grad_() for name in self.task.parameter_names}
         buffers = {name: model[name].clone() for name in self.task.buffer_names}
-        loss = self._loss({**weights, **buffers}, images, labels)
+        loss = self._loss({**weights, **buffers}, arranged(images), labels)
         return torch.autograd.grad(loss, list(weights.values()), create_graph=True)
+
+    def _grouping_is_right(self) -> bool:
+        """Whether grouping agrees with vmap on two blank problems; a user's network may mix records in its own way."""
+        images = torch.linspace(0, 1, 2, device=self.labels.device, dtype=self.labels.dtype).view(2, 1, 1, 1, 1)
+        images = images.expand(2, 2, *self.task.public.shape)
+        labels = self.labels[:1, :1].expand(2, 2, -1)
+        try:
+            ours = grouped_gradients(self.task, self.models, images, labels)
+        except RuntimeError:  # shapes that do not fit: the network uses its weights in another way
+            return False
+        weights = {name: self.models[name] for name in self.task.parameter_names}
+        pairs = zip(ours, self._mapped(weights, images, labels), strict=True)
+        return all(torch.allclose(a, b, rtol=1e-3, atol=1e-3 * float(b.abs().max())) for a, b in pairs)
+
+
+def _norm(rows: Tensor) -> Tensor:
+    return rows.square().sum(1).sqrt()
+
+
+def _cast(value: Tensor, dtype: torch.dtype) -> Tensor:
+    return value.to(dtype) if value.is_floating_point() else value
+
+
+def starting_points(knowledge: Knowledge, problems: tuple[Inversion, ...], restarts: int) -> Tensor:
+    """Noise (restarts * P, M, C, H, W) around mid-grey, in image units.
+
+    Each problem's follows from the attack's seed and its own gradient, not from what else is attacked beside it.
+    """
+    found = []
+    for problem in problems:
+        values = b"".join(raw_bytes(problem.gradient.values[name]) for name in sorted(problem.gradient.values))
+        generator = torch.Generator().manual_seed(derive_seed(knowledge.seed, "start", digest_of(values.hex())))
+        shape = (restarts, problem.gradient.records, *knowledge.public.shape)
+        found.append(torch.randn(shape, generator=generator))
+    return (0.5 + 0.25 * torch.stack(found, dim=1).flatten(0, 1)).clamp(0, 1).to(knowledge.device)
 
 
 class SignedAdam:

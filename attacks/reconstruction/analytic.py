@@ -53,8 +53,8 @@ class Analytic(ReconstructionAttack):
 
         c * dL/dx (c u, y) = B W^T v,    v u^T the record's part of dL/dW,
 
-    a search over one number a label. Where the gradient is smaller than any c allows, it was clipped by a factor that is
-    solved for too. A record that cannot be told apart is answered by the mean auxiliary image, and flagged.
+    a search over one number a label. Where no c fits, the record may have been clipped by a factor that is then solved
+    for too. A batch that cannot be told apart is answered by the mean auxiliary image, and flagged.
     """
 
     name: ClassVar[str] = "analytic"
@@ -76,7 +76,7 @@ class Analytic(ReconstructionAttack):
         images, residuals, zero, apart = [], [], False, 0
         for index, problem in enumerate(problems):
             zero = zero or not any(bool(g.any()) for g in problem.gradient.values.values())
-            found = self._solve(knowledge, problem)
+            found = self._solve(knowledge, problem) if knowledge.time_left() > 0 else None
             residuals.append(found.residual if found is not None else 1.0)
             apart += found is not None
             images.append(_images(knowledge, problem, found))
@@ -106,6 +106,8 @@ class Analytic(ReconstructionAttack):
                 return found
             if best is None or agreement > best[0]:
                 best = agreement, oriented
+            if knowledge.time_left() <= 0:
+                break
         return layer.solved(best[1]) if best is not None else None
 
 
@@ -203,7 +205,7 @@ class _Layer:
         """c * dL/dx (N, D) at the inputs c * direction with these labels (N,)."""
         inputs = (scales[:, None] * direction).requires_grad_()
         losses = self.task.losses(self.task.logits(self.model, self.as_images(inputs)), labels)
-        (pulled,) = torch.autograd.grad(losses.sum(), inputs)
+        pulled: Tensor = torch.autograd.grad(losses.sum(), inputs)[0]
         return scales[:, None] * pulled
 
     @staticmethod
@@ -217,7 +219,8 @@ class _Layer:
         pulled = self._pulled(scales, labels, direction)
         if clipped:
             pulled = self._factor(pulled, target)[:, None] * pulled
-        return (pulled - target).norm(dim=1) / target.norm().clamp(min=1e-300)
+        misfit: Tensor = (pulled - target).norm(dim=1) / target.norm().clamp(min=1e-300)
+        return misfit
 
 
 def _first_layer(task: Task) -> tuple[str, str]:

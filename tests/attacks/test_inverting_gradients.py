@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
 import pytest
 import torch
 from torch import Tensor
 
-from attacks.base import Knowledge, ReconstructionTask
+from attacks.base import Inversion, Knowledge, ReconstructionTask
 from attacks.reconstruction._labels import recover_labels
 from attacks.reconstruction._matching import Matcher, total_variation
 from attacks.reconstruction.inverting_gradients import InvertingGradients
 from attacks.reconstruction.prior import Prior
 from defenses.base import Gradient
 from defenses.fedavg import FedAvg
+from federation.payload import Parameters
+from federation.settings import Public
 from federation.task import task_of
 from metrics.psnr import psnr
 from tests.contract.worlds import World, make_world
@@ -75,6 +81,127 @@ def test_batch_norm_networks_are_attacked_too() -> None:
     truth = world.shards["client:0"].select(torch.arange(2))
     matcher = Matcher(knowledge.task, problems, truth.labels[:, None], 1, "cpu")
     assert float(matcher.costs(truth.images[:, None]).detach().max()) < 1e-4
+
+
+@dataclass(frozen=True)
+class Given(ReconstructionTask):
+    """These problems, whatever the view says."""
+
+    found: tuple[Inversion, ...] = ()
+
+    def problems(self, knowledge: Knowledge) -> tuple[Inversion, ...]:
+        return self.found
+
+
+def given(problems: tuple[Inversion, ...]) -> Given:
+    return Given("first", 0, len(problems), 1, None, (1,) * len(problems), problems)
+
+
+def known_and_problems(world: World) -> tuple[Knowledge, tuple[Inversion, ...]]:
+    knowledge = Knowledge(world.view("server"), FedAvg(), world.auxiliary, 3)
+    return knowledge, ReconstructionTask("first", 0, 4, 1, None, (1,) * 4).problems(knowledge)
+
+
+def test_what_else_is_attacked_beside_it_and_in_which_order_does_not_matter(world: World) -> None:
+    """Tolerance: a thousandth of the image range, after 20 iterations; the arithmetic differs in the last bits."""
+    knowledge, problems = known_and_problems(world)
+    attack = InvertingGradients(iterations=20, restarts=2)
+    straight = attack.reconstruct(knowledge, given(problems)).images
+    turned = attack.reconstruct(knowledge, given(problems[::-1])).images
+    fewer = attack.reconstruct(knowledge, given(problems[2:])).images
+    for a, b in zip(straight, turned[::-1], strict=True):
+        assert torch.allclose(a, b, atol=1e-3)
+    for a, b in zip(straight[2:], fewer, strict=True):
+        assert torch.allclose(a, b, atol=1e-3)
+
+
+@pytest.mark.slow
+def test_the_normalisation_of_the_data_hardly_matters(world: World) -> None:
+    """The same function of the image, written with another scale of the inputs: the scores stay within 2 dB.
+
+    Not exactly the same: the gradient of the first layer weighs more in the cosine when its inputs are smaller.
+    """
+    knowledge, problems = known_and_problems(world)
+    targets = world.shards["client:0"].images[:4]
+    other = world.outcome.public.model_copy(update={"std": tuple(2 * s for s in world.outcome.public.std)})
+    first = knowledge.task.parameter_names[0]
+    model = {**problems[0].model, first: 2 * problems[0].model[first]}
+    task = task_of(other)
+    labels = world.shards["client:0"].labels[:4]
+    assert torch.allclose(task.predict(model, targets), knowledge.task.predict(problems[0].model, targets), atol=1e-5)
+    moved = tuple(
+        Inversion(model, Gradient(task.gradient(model, x[None], y[None])[0], 1, 1), None)
+        for x, y in zip(targets, labels, strict=True)
+    )
+    attack = InvertingGradients(iterations=200)
+    scores = [
+        psnr(torch.cat(attack.reconstruct(known, given(asked)).images), targets).mean()
+        for known, asked in (
+            (knowledge, problems),
+            (replace(knowledge, view=replace(knowledge.view, public=other)), moved),
+        )
+    ]
+    assert abs(float(scores[0] - scores[1])) < 2, scores
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
+def test_the_device_hardly_matters(world: World) -> None:
+    """Costs to 1e-4: the same sums in another order."""
+    knowledge, problems = known_and_problems(world)
+    labels = world.shards["client:0"].labels[:4, None]
+    images = torch.rand(4, 1, 1, 32, 32, generator=torch.Generator().manual_seed(1))
+    here = Matcher(knowledge.task, problems, labels, 1, "cpu").slopes(images)
+    there = Matcher(knowledge.task, problems, labels, 1, "cuda").slopes(images.cuda())
+    assert torch.allclose(here[0], there[0].cpu(), atol=1e-4)
+    assert float((here[1] - there[1].cpu()).norm() / here[1].norm()) < 1e-2
+
+
+def test_at_its_deadline_it_answers_with_the_best_so_far(world: World) -> None:
+    knowledge, problems = known_and_problems(world)
+    long = InvertingGradients(iterations=1_000_000)
+    started = time.monotonic()
+    limited = replace(knowledge, deadline=started + 2)
+    answer = long.reconstruct(limited, given(problems))
+    assert time.monotonic() - started < 30  # generous: machines stall; without the limit it would take hours
+    assert any(flag.startswith("stopped at its time limit after ") for flag in answer.flags)
+    assert long.reconstruct(replace(knowledge, deadline=started - 1), given(problems)).images[0].shape == (1, 1, 32, 32)
+    done = InvertingGradients(iterations=2).reconstruct(replace(knowledge, deadline=started + 3600), given(problems))
+    assert not any("time limit" in flag for flag in done.flags)
+
+
+class Sparse(FedAvg):
+    """A defense that sends only the larger half of every layer; an attacker sees which half."""
+
+    def mimic(self, observed: Gradient, public: Public) -> Callable[[Parameters], Parameters] | None:
+        kept = {name: value != 0 for name, value in observed.values.items()}
+        return lambda gradient: {name: value * kept[name] for name, value in gradient.items()}
+
+
+def test_the_adaptive_form_does_to_candidates_what_the_defense_does(world: World) -> None:
+    """Only then the truth costs nothing, and the search takes another way."""
+    knowledge, problems = known_and_problems(world)
+    against = replace(knowledge, defense=Sparse())
+    sent = tuple(
+        Inversion(
+            p.model, Gradient({n: g * (g.abs() > g.abs().median()) for n, g in p.gradient.values.items()}, 1, 1), None
+        )
+        for p in problems
+    )
+    plain, adaptive = InvertingGradients(iterations=3), InvertingGradients(iterations=3, mimic=True)
+    assert adaptive.adaptive
+    assert not plain.adaptive
+    truth = world.shards["client:0"].select(torch.arange(4))
+    costs = [
+        Matcher(knowledge.task, sent, truth.labels[:, None], 1, "cpu", attack.transforms(against, sent)).costs(
+            truth.images[:, None]
+        )
+        for attack in (plain, adaptive)
+    ]
+    assert float(costs[0].min()) > 1e-3
+    assert float(costs[1].max()) < 1e-5
+    assert not torch.equal(*(attack.reconstruct(against, given(sent)).images[0] for attack in (plain, adaptive)))
+    without = (attack.reconstruct(knowledge, given(sent)).images[0] for attack in (plain, adaptive))
+    assert torch.equal(*without), "fedavg does nothing to imitate"
 
 
 def test_a_zero_gradient_is_flagged(world: World) -> None:

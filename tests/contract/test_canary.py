@@ -28,7 +28,7 @@ def create(name: str, parameters: dict[str, object]) -> Defense:
 
 def planted(parties: int = 3) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(77)
-    names = [SERVER, "authority", *(f"client:{i}" for i in range(parties))]
+    names = [SERVER, "authority", "dealer", *(f"client:{i}" for i in range(parties))]
     return {name: torch.rand(16, generator=generator) for name in names}
 
 

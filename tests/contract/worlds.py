@@ -97,9 +97,19 @@ def make_world(
     return World(defense, outcome, shards, watch, seed, pool.take(parts[clients]), pool.take(parts[clients + 1]))
 
 
+#: keys that are too small for anything but a contract; real sizes have tests of their own in tests/defenses
+SMALL: dict[str, dict[str, object]] = {
+    "tp-smc": {"key_bits": 256, "sample_values": 30},
+    "pile": {"key_bits": 256, "sample_values": 30},
+    "hybridalpha": {"sample_values": 6},
+}
+
 #: settings under which a defense takes other steps than by default
 VARIANTS: dict[str, list[dict[str, object]]] = {
     "mp-dp": [{"neighbours": 1}, {"variant": "V1", "mode": "corrected"}],
+    "tp-smc": [{"crypto": "real"}],
+    "pile": [{"crypto": "real", "variant": "V1"}],
+    "hybridalpha": [{"variant": "as-specified"}],
 }
 
 
@@ -108,11 +118,11 @@ def defense_names() -> list[str]:
 
 
 def defenses() -> list[Defense]:
-    """Every defense with its default parameters, and the variants above."""
+    """Every defense with its default parameters (but small keys), and the variants above."""
     found = []
     for name in defense_names():
         for parameters in [{}, *VARIANTS.get(name, [])]:
-            made = registry.create("defense", name, parameters)
+            made = registry.create("defense", name, {**SMALL.get(name, {}), **parameters})
             assert isinstance(made, Defense)
             found.append(made)
     return found

@@ -7,6 +7,8 @@ import pytest
 from core import registry
 from leaderboard.views_doc import THREATS, views_markdown
 
+pytestmark = pytest.mark.slow  # real keys of 2048 bits
+
 
 @pytest.fixture(scope="module")
 def text() -> str:

@@ -1,0 +1,245 @@
+"""Inverting Gradients against breaching 0.1.2: iterations per CPU-second and PSNR, one run, one thread.
+
+    .venv/bin/python benchmarks/inversion.py [--data npz:FILE] [--iterations N] [--seeds N]
+
+Both attack the same gradients of the same untrained ResNet20 (ours, without batch norm, cross-entropy), with labels,
+the same objective, total variation, learning rate and schedule. breaching attacks one image after the other, which is
+all that it can do for independent images; ours one alone, then all together. It runs in an environment of its own, made
+here on first use (.cache/bench/breaching); what it imports but does not need for this attack is replaced by a stand-in.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import subprocess
+import sys
+import tempfile
+import time
+import venv
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
+
+import torch
+from torch import Tensor
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+#: breaching's step size and total variation, in the model's normalised space
+STEP, TV = 0.1, 0.02
+IMAGES, TIMED_ITERATIONS, ROUNDS = 16, 20, 5
+
+
+# --- the peer's side, run by its own interpreter ------------------------------------------------
+
+
+def peer(folder: Path) -> None:
+    """Attack as told by lines on stdin; answer each with the CPU seconds that it took."""
+    answers, sys.stdout = sys.stdout, sys.stderr  # breaching prints
+    names = ("models", "transforms", "transforms.functional", "datasets", "datasets.utils", "models.resnet")
+    for name in ("lpips", "torchvision", *(f"torchvision.{part}" for part in names)):
+        sys.modules[name] = MagicMock()
+    breaching: Any = importlib.import_module("breaching")
+    attacks: Any = importlib.import_module("breaching.attacks")
+    from federation.models.resnet import ResNet20
+
+    case = torch.load(folder / "case.pt", weights_only=True)
+    network = ResNet20().build(case["shape"], case["classes"])
+    network.load_state_dict(case["weights"])
+    settings = breaching.get_attack_config("invertinggradients")
+    settings.optim.step_size, settings.regularization.total_variation.scale = STEP, TV
+    settings.optim.callback = 10**9
+    about = SimpleNamespace(shape=case["shape"], mean=case["mean"], std=case["std"], modality="vision")
+    payload = [{"parameters": list(network.parameters()), "buffers": [], "metadata": about}]
+    for line in sys.stdin:
+        order = json.loads(line)
+        settings.optim.max_iterations = order["iterations"]
+        torch.manual_seed(order["seed"])
+        started, found = time.process_time(), []
+        for index in order["images"]:
+            known = {"num_data_points": 1, "labels": case["labels"][index : index + 1], "local_hyperparams": None}
+            gradients = [case["gradients"][name][index] for name, _ in network.named_parameters()]
+            shared = [{"gradients": gradients, "buffers": [], "metadata": known}]
+            setup = {"device": torch.device("cpu"), "dtype": torch.float}
+            attacker = attacks.prepare_attack(network, torch.nn.CrossEntropyLoss(), settings, setup)
+            found.append(attacker.reconstruct(payload, shared, {})[0]["data"].detach())
+        seconds = time.process_time() - started
+        torch.save(torch.cat(found), folder / "found.pt")
+        print(json.dumps(seconds), file=answers, flush=True)
+
+
+def environment() -> str:
+    """The interpreter of breaching's own environment, which is made on first use."""
+    home = ROOT / ".cache" / "bench" / "breaching"
+    python = home / "bin" / "python"
+    if not (home / "ready").exists():
+        venv.create(home, with_pip=True, clear=True)
+        pins = [line for line in (ROOT / "requirements.txt").read_text().splitlines() if line.startswith("pydantic==")]
+        version = torch.__version__.partition("+")[0]
+        command = [str(python), "-m", "pip", "install", "--quiet", "setuptools<81", f"torch=={version}", *pins]
+        subprocess.run([*command, "breaching==0.1.2"], check=True)
+        (home / "ready").touch()
+    return str(python)
+
+
+# --- ours ---------------------------------------------------------------------------------------
+
+
+@dataclass
+class Bench:
+    """The same gradients for both, and breaching's process."""
+
+    knowledge: Any
+    problems: tuple[Any, ...]
+    images: Tensor
+    folder: Path
+    process: subprocess.Popen[str]
+
+    def ours(self, images: range, iterations: int, seed: int = 0) -> tuple[float, Tensor]:
+        """CPU seconds and images (N, C, H, W) of ours."""
+        from dataclasses import replace
+
+        from attacks.base import ReconstructionTask
+        from attacks.reconstruction.inverting_gradients import InvertingGradients
+
+        chosen = tuple(self.problems[i] for i in images)
+
+        class Given(ReconstructionTask):
+            def problems(self, knowledge: Any) -> tuple[Any, ...]:
+                return chosen
+
+        std = self.knowledge.public.std[0]
+        attack = InvertingGradients(iterations=iterations, learning_rate=STEP * std, tv=TV / std)
+        started = time.process_time()
+        answer = attack.reconstruct(
+            replace(self.knowledge, seed=seed), Given("first", 0, len(chosen), 1, None, (1,) * len(chosen))
+        )
+        return time.process_time() - started, torch.cat(list(answer.images))
+
+    def theirs(self, images: range, iterations: int, seed: int = 0) -> tuple[float, Tensor]:
+        """CPU seconds and images (N, C, H, W) of breaching."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        print(
+            json.dumps({"images": list(images), "iterations": iterations, "seed": seed}),
+            file=self.process.stdin,
+            flush=True,
+        )
+        line = self.process.stdout.readline()
+        if not line:
+            raise SystemExit("breaching's process ended; its error is above")
+        mean, std = self.knowledge.public.mean, self.knowledge.public.std
+        found = torch.load(self.folder / "found.pt", weights_only=True)
+        return float(json.loads(line)), found * torch.tensor(std).view(-1, 1, 1) + torch.tensor(mean).view(-1, 1, 1)
+
+
+def prepare(data: str, folder: Path) -> Bench:
+    """Untrained ResNet20, the first images of the data, their gradients; starts breaching's process."""
+    from attacks.base import Inversion, Knowledge
+    from core import registry
+    from datasets.base import Dataset
+    from datasets.loading import load_pool
+    from defenses.base import Gradient
+    from defenses.fedavg import FedAvg
+    from federation.settings import Public, Training
+    from federation.task import task_of
+    from federation.view import View
+
+    name, _, path = data.partition(":")
+    dataset = registry.create("dataset", name, {"path": path} if path else {})
+    assert isinstance(dataset, Dataset)
+    pool = load_pool(dataset)
+    victims = pool.take(torch.arange(IMAGES))
+    colours = victims.images.expand(-1, 3, -1, -1)  # breaching's total variation takes three channels
+    mean, std = (0.5,) * 3, (0.25,) * 3
+    public = Public(
+        defense="fedavg",
+        parameters={},
+        model="resnet20",
+        model_parameters={},
+        shape=(3, 32, 32),
+        classes=pool.classes,
+        mean=mean,
+        std=std,
+        training=Training(rounds=1, batch_size=1, loss="ce"),
+        total_rounds=1,
+        shard_sizes=(IMAGES,),
+    )
+    task = task_of(public)
+    weights = task.initial(0)
+    found = [task.gradient(weights, i[None], y[None])[0] for i, y in zip(colours, victims.labels, strict=True)]
+    case = {
+        "shape": public.shape,
+        "classes": pool.classes,
+        "mean": mean,
+        "std": std,
+        "weights": weights,
+        "labels": victims.labels,
+        "gradients": {name: torch.stack([g[name] for g in found]) for name in found[0]},
+    }
+    torch.save(case, folder / "case.pt")
+    process = subprocess.Popen(
+        [environment(), __file__, "--peer", str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    problems = tuple(Inversion(weights, Gradient(g, 1, 1), y[None]) for g, y in zip(found, victims.labels, strict=True))
+    view = View("server", (), public, (), {}, {})
+    return Bench(Knowledge(view, FedAvg(), victims, 0), problems, colours, folder, process)
+
+
+def speed(bench: Bench) -> None:
+    """Alternating rounds, the best of each."""
+    from benchmarks._ratio import line
+
+    best = {"theirs": 0.0, "one": 0.0, "all": 0.0}
+    for _ in range(ROUNDS + 1):  # the first one also warms up
+        rates = {
+            "theirs": TIMED_ITERATIONS / bench.theirs(range(1), TIMED_ITERATIONS)[0],
+            "one": TIMED_ITERATIONS / bench.ours(range(1), TIMED_ITERATIONS)[0],
+            "all": IMAGES * TIMED_ITERATIONS / bench.ours(range(IMAGES), TIMED_ITERATIONS)[0],
+        }
+        best = {name: max(best[name], rate) for name, rate in rates.items()}
+    unit = "image-iterations per CPU s"
+    print(line("ResNet20, one image", best["one"], best["theirs"], unit, 1.5, at_most=False))
+    print(line(f"ResNet20, {IMAGES} images", best["all"], best["theirs"], unit, 2.5, at_most=False), flush=True)
+
+
+def quality(bench: Bench, iterations: int, seeds: int) -> None:
+    """Mean PSNR over all images for every seed."""
+    from metrics.psnr import psnr
+
+    for seed in range(seeds):
+        row = {"name": f"PSNR after {iterations} iterations, n = {IMAGES}", "seed": seed}
+        for name, attack in (("ours", bench.ours), ("peer", bench.theirs)):
+            seconds, found = attack(range(IMAGES), iterations, seed)
+            row[name] = round(float(psnr(found, bench.images).mean()), 2)
+            row[f"{name} CPU s"] = round(seconds, 1)
+        print(json.dumps(row), flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--data", default="digits")
+    parser.add_argument("--iterations", type=int, default=300)
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--peer", type=Path)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    if given.peer:
+        peer(given.peer)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        bench = prepare(given.data, Path(folder))
+        try:
+            speed(bench)
+            quality(bench, given.iterations, given.seeds)
+        finally:
+            bench.process.terminate()
+
+
+if __name__ == "__main__":
+    main()

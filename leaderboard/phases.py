@@ -1,0 +1,74 @@
+"""The paper's table of phase times: what a round costs the server and a client, phase by phase."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from core.seeds import natural_order
+from leaderboard.record import Record, TrainingSummary
+from leaderboard.table import Cell, Column, Row, Table
+
+#: the paper's columns: who, which phase; keys are made by the server, a dealer or authority, and clients
+SERVER_PHASES = ("MP", "Recover", "Agg", "Grad_Dec")
+CLIENT_PHASES = ("Train", "Grad_Enc", "DP", "Grad_Dec")
+PHASES = (
+    *((f"server/{phase}", f"server {phase}") for phase in SERVER_PHASES),
+    ("keys/Key_Gen", "Key_Gen"),
+    *((f"client/{phase}", f"client {phase}") for phase in CLIENT_PHASES),
+)
+MEASURED, EXTRAPOLATED = "", " (extrapolated)"
+NOTES = (
+    "Wall seconds of one thread a round: the server's for all clients, a client's as the mean over the clients that "
+    "took part (so client Grad_Dec is spread over all, though only some decrypt).",
+    "Key_Gen is set-up and all key material of the run, of all parties together, over its rounds.",
+    "The total is the server, the keys and one client: clients work side by side.",
+)
+
+
+def phase_tables(records: Sequence[Record]) -> list[Table]:
+    """One table a data set, model and number of clients; each training counts once, seeds are averaged."""
+    groups: dict[tuple[str, str, int], dict[str, dict[str, TrainingSummary]]] = {}
+    for record in records:
+        spec, summary = record.cell.training, record.training
+        if summary is None:
+            continue
+        clients = int(summary.client_rounds / max(1, summary.rounds))
+        group = groups.setdefault((spec.dataset.label, spec.model.label, clients), {})
+        group.setdefault(spec.defense.label, {})[summary.key] = summary
+    return [
+        _table(f"Seconds a round by phase, {dataset}, {model}, K = {clients}", found)
+        for (dataset, model, clients), found in sorted(groups.items())
+    ]
+
+
+def _table(title: str, found: Mapping[str, Mapping[str, TrainingSummary]]) -> Table:
+    rows = {name: _means(list(found[name].values())) for name in natural_order(found)}
+    used = {key for row in rows.values() for key in row}
+    columns = [Column("defense", "defense")]
+    for kind in (MEASURED, EXTRAPOLATED):
+        some = [Column(f"{key}{kind}", f"{name}{kind}", digits=3) for key, name in PHASES if f"{key}{kind}" in used]
+        if some:
+            columns += [*some, Column(f"total{kind}", "total" if not kind else "total with extrapolated", digits=3)]
+    body = tuple(
+        Row({"defense": Cell(name), **{c.key: Cell(row.get(c.key)) for c in columns[1:]}}) for name, row in rows.items()
+    )
+    return Table(title, tuple(columns), body, NOTES)
+
+
+def _means(trainings: Sequence[TrainingSummary]) -> dict[str, float]:
+    """Seconds a round by phase, measured and extrapolated apart; the totals of both."""
+    found: dict[str, float] = {}
+    for kind in (MEASURED, EXTRAPOLATED):
+        for summary in trainings:
+            seconds = summary.seconds if kind == MEASURED else summary.extrapolated_seconds
+            for key, value in seconds.items():
+                phase = key.partition("/")[2]
+                name = "keys/Key_Gen" if phase == "Key_Gen" else key
+                turns = summary.client_rounds if name.startswith("client/") else summary.rounds
+                found[f"{name}{kind}"] = found.get(f"{name}{kind}", 0.0) + value / max(1, turns) / len(trainings)
+    found[f"total{MEASURED}"] = sum(value for key, value in found.items() if not key.endswith(EXTRAPOLATED))
+    extrapolated = sum(value for key, value in found.items() if key.endswith(EXTRAPOLATED))
+    if extrapolated:
+        del found[f"total{MEASURED}"]  # a total without its encryption would mislead
+        found[f"total{EXTRAPOLATED}"] = extrapolated + sum(v for k, v in found.items() if not k.endswith(EXTRAPOLATED))
+    return found

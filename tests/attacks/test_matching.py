@@ -1,0 +1,223 @@
+"""Every way to the matching cost gives what plain automatic differentiation in float64 gives."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from attacks.base import Inversion
+from attacks.reconstruction import _matching
+from attacks.reconstruction._grouped import can_group, grouped_gradients
+from attacks.reconstruction._matching import Matcher
+from defenses.base import Gradient
+from federation.payload import Parameters
+from federation.settings import Public, Training
+from federation.task import Task, task_of
+
+#: networks that the grouped way takes: plain, biased, residual with strided 1x1 projections, fully connected
+NETWORKS: list[tuple[str, dict[str, object]]] = [
+    ("convnet", {"width": 3}),
+    ("convnet", {"width": 3, "bias": True}),
+    ("resnet8", {"width": 4}),
+    ("mlp", {"hidden": [12], "bias": True}),
+]
+
+
+def task_for(model: str, parameters: dict[str, object], loss: str = "mse") -> Task:
+    return task_of(
+        Public(
+            defense="fedavg",
+            parameters={},
+            model=model,
+            model_parameters=parameters,
+            shape=(3, 16, 16),
+            classes=5,
+            mean=(0.4, 0.5, 0.6),
+            std=(0.2, 0.25, 0.3),
+            training=Training(rounds=1, batch_size=4, loss=loss),
+            total_rounds=1,
+            shard_sizes=(4,),
+        )
+    )
+
+
+def made(task: Task, problems: int, records: int, models: int = 1) -> tuple[tuple[Inversion, ...], Tensor, Tensor]:
+    """Problems with random records, their labels (P, M), and candidate images (P, M, C, H, W)."""
+    generator = torch.Generator().manual_seed(7)
+    images = torch.rand(2, problems, records, *task.public.shape, generator=generator)
+    labels = torch.randint(5, (problems, records), generator=generator)
+    weights = [task.initial(seed) for seed in range(models)]
+    found = []
+    for i in range(problems):
+        gradient, _ = task.gradient(weights[i % models], images[0, i], labels[i])
+        found.append(Inversion(weights[i % models], Gradient(gradient, 1, records), None))
+    return tuple(found), labels, images[1]
+
+
+def reference(task: Task, problems: tuple[Inversion, ...], labels: Tensor, images: Tensor) -> tuple[Tensor, Tensor]:
+    """Costs and their image gradients, problem by problem in float64, written down plainly."""
+    costs, slopes = [], []
+    for problem, target, image in zip(problems, labels, images, strict=True):
+        x = image.double().requires_grad_()
+        weights = {n: v.double().requires_grad_() if n in task.parameter_names else v.double().clone()
+                   if v.is_floating_point() else v.clone() for n, v in problem.model.items()}  # fmt: skip
+        loss = task.loss(task.logits(weights, x, train=True), target)
+        found = torch.autograd.grad(loss, [weights[n] for n in task.parameter_names], create_graph=True)
+        mine = torch.cat([g.flatten() for g in found])
+        theirs = torch.cat([problem.gradient.values[n].double().flatten() for n in task.parameter_names])
+        cost = 1 - mine @ theirs / (mine.norm() * theirs.norm())
+        costs.append(cost.detach())
+        slopes += torch.autograd.grad(cost, x)
+    return torch.stack(costs), torch.stack(slopes)
+
+
+def agrees(found: tuple[Tensor, Tensor], wanted: tuple[Tensor, Tensor]) -> bool:
+    """Costs to 1e-6, image gradients to 1e-5 of their size."""
+    costs = bool((found[0].double() - wanted[0]).abs().max() < 1e-6)
+    return costs and bool((found[1].double() - wanted[1]).norm() < 1e-5 * wanted[1].norm())
+
+
+@pytest.mark.parametrize("loss", ["mse", "ce"])
+@pytest.mark.parametrize("records", [1, 3])
+@pytest.mark.parametrize(("model", "parameters"), NETWORKS)
+def test_grouped_costs_are_those_of_plain_float64(
+    model: str, parameters: dict[str, object], records: int, loss: str
+) -> None:
+    task = task_for(model, parameters, loss)
+    problems, labels, images = made(task, 3, records)
+    matcher = Matcher(task, problems, labels, 1, "cpu")
+    assert matcher.grouped
+    assert agrees(matcher.slopes(images), reference(task, problems, labels, images))
+
+
+@pytest.mark.parametrize(("model", "parameters"), NETWORKS)
+def test_mapped_costs_are_those_of_plain_float64(model: str, parameters: dict[str, object]) -> None:
+    """The way for any network, on one model and on a model for each problem."""
+    task = task_for(model, parameters)
+    for models in (1, 3):
+        problems, labels, images = made(task, 3, 2, models)
+        matcher = Matcher(task, problems, labels, 1, "cpu")
+        assert matcher.grouped == matcher.shared == (models == 1)
+        matcher.grouped = False
+        assert agrees(matcher.slopes(images), reference(task, problems, labels, images))
+
+
+def test_one_problem_alone_and_batch_norm_are_those_of_plain_float64() -> None:
+    cases: list[tuple[dict[str, object], int]] = [({"width": 3}, 1), ({"width": 3, "norm": "batch"}, 2)]
+    for parameters, count in cases:
+        task = task_for("convnet", parameters)
+        problems, labels, images = made(task, count, 4)
+        matcher = Matcher(task, problems, labels, 1, "cpu")
+        assert agrees(matcher.slopes(images), reference(task, problems, labels, images))
+
+
+def test_working_in_parts_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = task_for("convnet", {"width": 3})
+    for models in (1, 5):
+        problems, labels, images = made(task, 5, 2, models)
+        matcher = Matcher(task, problems, labels, 1, "cpu")
+        whole = matcher.slopes(images)
+        with monkeypatch.context() as patch:
+            patch.setattr(_matching, "IMAGES_AT_ONCE", 5)
+            parts = matcher.slopes(images)
+        assert agrees(parts, (whole[0].double(), whole[1].double()))
+
+
+def test_costs_are_differentiable_as_slopes_say_and_need_no_gradient_mode() -> None:
+    task = task_for("resnet8", {"width": 4})
+    problems, labels, images = made(task, 3, 1)
+    matcher = Matcher(task, problems, labels, 1, "cpu")
+    x = images.clone().requires_grad_()
+    costs = matcher.costs(x)
+    (slope,) = torch.autograd.grad(costs.sum(), x)
+    assert agrees((costs.detach(), slope), tuple(t.double() for t in matcher.slopes(images)))  # type: ignore[arg-type]
+    with torch.no_grad():
+        quiet = matcher.costs(images)
+    assert not quiet.requires_grad
+    assert torch.equal(quiet, costs.detach())
+
+
+class _Mixing(nn.Module):
+    """A network whose records see each other: their mean is taken away."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(768, 5, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.flatten(1)
+        return self.last(x - x.mean(0, keepdim=True))  # type: ignore[no-any-return]
+
+
+class _ByHand(nn.Module):
+    """A network that uses a layer's weight itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(768, 5, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.flatten(1) @ self.last.weight.mT
+
+
+@pytest.mark.parametrize("network", [_Mixing, _ByHand])
+def test_networks_that_cannot_be_grouped_take_the_other_way(network: Callable[[], nn.Module]) -> None:
+    task = Task(task_for("mlp", {"hidden": [12]}).public)
+    task._network = network()
+    task.parameter_names = ("last.weight",)
+    weights = {"last.weight": torch.randn(5, 768, generator=torch.Generator().manual_seed(1)) / 28}
+    problems, labels, images = made(task_for("mlp", {"hidden": [12]}), 3, 2)
+    problems = tuple(Inversion(weights, Gradient({"last.weight": torch.randn(5, 768)}, 1, 2), None) for _ in problems)
+    assert can_group(task.skeleton())
+    matcher = Matcher(task, problems, labels, 1, "cpu")
+    assert not matcher.grouped
+    assert agrees(matcher.slopes(images), reference(task, problems, labels, images))
+
+
+def test_layers_of_other_kinds_are_not_grouped() -> None:
+    assert not can_group(nn.Sequential(nn.Conv2d(2, 2, 3, groups=2)))
+    assert not can_group(nn.Sequential(nn.Conv2d(2, 2, 3, padding_mode="circular", padding=1)))
+    assert not can_group(nn.Sequential(nn.Conv2d(2, 2, 3, padding="same")))
+    assert not can_group(nn.Sequential(nn.GroupNorm(1, 2)))
+    assert not can_group(nn.Sequential(nn.BatchNorm2d(2)))
+    assert can_group(nn.Sequential(nn.Conv2d(2, 2, 3, dilation=2), nn.ReLU(), nn.Linear(2, 2)))
+
+
+def test_dilated_convolutions_are_grouped_rightly() -> None:
+    task = Task(task_for("convnet", {"width": 3}).public)
+    task._network = nn.Sequential(nn.Conv2d(3, 4, (3, 2), stride=(2, 1), padding=(1, 0), dilation=(1, 2), bias=False),
+                                  nn.Tanh(), nn.Flatten(), nn.Linear(4 * 8 * 14, 5))  # fmt: skip
+    task.parameter_names = tuple(name for name, _ in task._network.named_parameters())
+    weights = {name: value.detach() for name, value in task._network.named_parameters()}
+    _, labels, images = made(task_for("mlp", {"hidden": [12]}), 3, 2)
+    soft = torch.nn.functional.one_hot(labels, 5).float()
+    found = grouped_gradients(task, weights, images, soft)
+    for i in range(3):
+        wanted, _ = task.gradient(weights, images[i], labels[i])
+        for name, stack in zip(task.parameter_names, found, strict=True):
+            assert torch.allclose(stack[i], wanted[name], atol=1e-5)
+
+
+def test_a_transform_is_applied_to_its_own_problem_alone() -> None:
+    """Half of the problems are pruned where the observed gradient is zero: the truth costs nothing only if imitated."""
+    task = task_for("convnet", {"width": 3})
+    problems, labels, _ = made(task, 2, 1)
+    images = torch.rand(2, 2, 1, 3, 16, 16, generator=torch.Generator().manual_seed(7))[0]
+    masks = {n: (g.abs() > g.abs().median()).float() for n, g in problems[1].gradient.values.items()}
+
+    def prune(gradient: Parameters) -> Parameters:
+        return {name: value * masks[name] for name, value in gradient.items()}
+
+    pruned = Gradient(prune(problems[1].gradient.values), 1, 1)
+    mixed = (problems[0], Inversion(problems[1].model, pruned, None))
+    plain = Matcher(task, mixed, labels, 1, "cpu").costs(images)
+    told = Matcher(task, mixed, labels, 1, "cpu", (None, prune)).costs(images)
+    assert float(plain[0]) == pytest.approx(0, abs=1e-5)
+    assert float(told[0]) == pytest.approx(0, abs=1e-5)
+    assert float(told[1]) == pytest.approx(0, abs=1e-5)
+    assert float(plain[1]) > 1e-3
+    assert math.isfinite(float(told.sum()))

@@ -1,0 +1,106 @@
+"""Federations that are small enough to encrypt everything: pictures of 4 x 4 pixels, three classes, a few weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from core import registry
+from datasets.base import LabelledImages
+from defenses._sum import SummedCodes
+from defenses.base import Defense
+from defenses.crypto.fixed_point import Integers
+from federation.party import Occasion, Party
+from federation.rounds import Federation
+from federation.settings import SERVER, Watch, client_name
+from federation.transcript import Observation
+from tests.defenses.makings import Run, create, flat, public_of
+
+SHAPE, CLASSES = (1, 4, 4), 3
+#: keys that are too small for anything but tests; the group of hybridalpha has 2048 bits always
+KEYS: dict[str, dict[str, Any]] = {
+    "tp-smc": {"key_bits": 256, "sample_values": 30},
+    "pile": {"key_bits": 256, "sample_values": 30},
+    "hybridalpha": {"sample_values": 6},
+}
+
+
+def names_of_sums() -> list[str]:
+    """Every registered defense whose server learns a sum of integers."""
+    return [name for name in registry.entries("defense") if isinstance(create(name), SummedCodes)]
+
+
+def sums(name: str, **parameters: Any) -> SummedCodes:
+    """A defense with a sum, with small keys."""
+    made = create(name, **{**KEYS.get(name, {}), **parameters})
+    assert isinstance(made, SummedCodes)
+    return made
+
+
+def quiet(name: str, **parameters: Any) -> Defense:
+    """A defense without noise and clipping, as far as both can be switched off, and with small keys."""
+    off = {"noise": False, "clip": None, "ratio": 0.0, "epsilon": 1e9}
+    known = set(create(name).parameters())
+    chosen = {key: value for key, value in off.items() if key in known}
+    return create(name, **{**KEYS.get(name, {}), **chosen, **parameters})
+
+
+def small_run(
+    defense: Defense,
+    *,
+    hidden: tuple[int, ...] = (3,),
+    shape: tuple[int, int, int] = SHAPE,
+    shard: int = 8,
+    seed: int = 0,
+    watch: Watch | None = None,
+    record_all: bool = True,
+    **training: Any,
+) -> Run:
+    """Deal random pictures to 3 clients and train: 1 round in float64 with batches of 4, unless told otherwise."""
+    settings = {"rounds": 1, "precision": "float64", "learning_rate": 0.1, "momentum": 0.0, **training}
+    public = public_of(
+        "mlp", {"hidden": list(hidden)}, shape=shape, classes=CLASSES, defense=defense, shard=shard, **settings
+    )
+    generator = torch.Generator().manual_seed(seed + 1)
+    shards = {
+        client_name(i): LabelledImages(
+            torch.rand(shard, *shape, generator=generator), torch.randint(0, CLASSES, (shard,), generator=generator)
+        )
+        for i in range(public.training.clients)
+    }
+    defense.check(public)
+    return Run(defense, Federation(defense, public, shards, watch, seed, record_all=record_all).run(), shards, watch)
+
+
+def velocity(at: Observation) -> Tensor:
+    """The mean gradient that the server stepped with (momentum is 0), as one vector."""
+    return flat(at.states[SERVER]["velocity"])
+
+
+def sent_codes(run: Run, at: Observation) -> dict[str, Integers]:
+    """Every client's codes, computed again from its own secret, its records and the model message that it got."""
+    assert isinstance(run.defense, SummedCodes)
+    records = batches(run, at.occasion)
+    found: dict[str, Integers] = {}
+    for message in at.messages:
+        if message.kind == "model":
+            party = Party(message.receiver, run.public, run.outcome.secrets[message.receiver])
+            party.occasion, party.batch = at.occasion, records[party.name]
+            party._inbox.append(message)
+            found[party.name] = run.defense.codes(party)
+    return found
+
+
+def batches(run: Run, occasion: Occasion) -> Mapping[str, LabelledImages]:
+    """The records that every client used in this occasion."""
+    again = Federation(run.defense, run.public, run.shards, run.watch, 0)
+    found = {}
+    for name in occasion.participants:
+        again._taken[name] = occasion.round if occasion.kind == "train" else 0
+        batch = again._batch(name, occasion)
+        assert batch is not None
+        found[name] = batch
+    return found
