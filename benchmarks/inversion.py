@@ -32,7 +32,7 @@ sys.path.insert(0, str(ROOT))
 
 #: breaching's step size and total variation, in the model's normalised space
 STEP, TV = 0.1, 0.02
-IMAGES, TIMED_ITERATIONS, ROUNDS = 16, 20, 5
+IMAGES, TIMED_ITERATIONS, ROUNDS = 16, 60, 3
 
 
 # --- the peer's side, run by its own interpreter ------------------------------------------------

@@ -6,7 +6,7 @@ server averages and takes a step. A defense overrides the part that it changes; 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -49,6 +49,8 @@ class Reading:
 
 
 AGGREGATE = "aggregate"
+#: what a defense does to gradients, on values (P, *shape) of P candidates; differentiable
+Transform = Callable[[Parameters], Parameters]
 
 
 class Defense(Plugin):
@@ -169,6 +171,13 @@ class Defense(Plugin):
         me._step, me._deliver = "update", sent.append
         self.update(me)
         return sent[-1].payload
+
+    def mimic(self, observed: Gradient, public: Public) -> Transform | None:
+        """What the scheme does to a gradient without drawing anything (clipping, pruning), as far as `observed` shows.
+
+        Adaptive attacks do the same to the gradients of their candidates before they compare. None: nothing.
+        """
+        return None
 
     def rehearsal(self) -> Self:
         """A defense that trains the very same model at less cost, for shadow models; here the defense itself."""

@@ -8,9 +8,10 @@ from typing import ClassVar
 import torch
 from pydantic import Field
 
-from defenses.base import Defense
+from defenses.base import Defense, Gradient, Transform
 from federation.party import Party
 from federation.payload import Parameters
+from federation.settings import Public
 
 
 class GradPrune(Defense):
@@ -29,6 +30,13 @@ class GradPrune(Defense):
     def protect(self, me: Party, gradient: Parameters) -> Parameters:
         """Client: keep the largest values of every layer."""
         return {name: pruned(value, self.ratio) for name, value in gradient.items()}
+
+    def mimic(self, observed: Gradient, public: Public) -> Transform | None:
+        """What was set to zero is zero in a candidate's gradient too; only a single client's zeros tell."""
+        if observed.clients != 1:
+            return None
+        kept = {name: value != 0 for name, value in observed.values.items()}
+        return lambda candidates: {name: value * kept[name].to(value) for name, value in candidates.items()}
 
 
 def pruned(value: torch.Tensor, ratio: float) -> torch.Tensor:

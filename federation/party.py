@@ -50,7 +50,7 @@ class Occasion:
 class Clock:
     """Seconds by role and phase.
 
-    `samples` are wall seconds of one unit of work (a ciphertext) that was done for real, `skipped` how many units
+    `samples` are CPU seconds of one unit of work (a ciphertext) that was done for real, `skipped` how many units
     were not done: their time is extrapolated and never mixed with what was measured.
     """
 
@@ -156,10 +156,10 @@ class Party:
     @contextmanager
     def sample(self, name: str, units: int) -> Iterator[None]:
         """Time a block of so many units of work, as a sample for work of the same kind that is skipped."""
-        wall = time.perf_counter()
+        started = time.process_time()
         yield
         if units:
-            self._clock.samples[f"{self.role}/{name}"].append((time.perf_counter() - wall) / units)
+            self._clock.samples[f"{self.role}/{name}"].append((time.process_time() - started) / units)
 
     def skip(self, name: str, units: int) -> None:
         """Count so many units of a phase as not done; their time follows from the samples."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import cast
 
@@ -20,6 +21,9 @@ from leaderboard.jobs import Job
 from leaderboard.sandbox import AttackTask, Errand, opened_files
 from leaderboard.training import load_summary, open_view, splits_of
 
+#: share of a cell's time limit after which an attack is asked for the best answer it has; scoring needs the rest
+PATIENCE = 0.8
+
 
 def make_errand(job: Job) -> Errand:
     """What the attack is handed. The pool lives only in this function: the attack's process never has it."""
@@ -37,6 +41,7 @@ def make_errand(job: Job) -> Errand:
         auxiliary=pool.take(splits.auxiliary),
         seed=attack_seed,
         device=job.device,
+        deadline=time.monotonic() + PATIENCE * job.time_limit,
     )
     task = _task(job, pool, splits, threat)
     if isinstance(task, ReconstructionTask):

@@ -18,7 +18,7 @@ PHASES = (
 )
 MEASURED, EXTRAPOLATED = "", " (extrapolated)"
 NOTES = (
-    "Wall seconds of one thread a round: the server's for all clients, a client's as the mean over the clients that "
+    "CPU seconds of one thread a round: the server's for all clients, a client's as the mean over the clients that "
     "took part (so client Grad_Dec is spread over all, though only some decrypt).",
     "Key_Gen is set-up and all key material of the run, of all parties together, over its rounds.",
     "The total is the server, the keys and one client: clients work side by side.",
@@ -36,7 +36,7 @@ def phase_tables(records: Sequence[Record]) -> list[Table]:
         group = groups.setdefault((spec.dataset.label, spec.model.label, clients), {})
         group.setdefault(spec.defense.label, {})[summary.key] = summary
     return [
-        _table(f"Seconds a round by phase, {dataset}, {model}, K = {clients}", found)
+        _table(f"CPU seconds a round by phase, {dataset}, {model}, K = {clients}", found)
         for (dataset, model, clients), found in sorted(groups.items())
     ]
 
@@ -60,7 +60,7 @@ def _means(trainings: Sequence[TrainingSummary]) -> dict[str, float]:
     found: dict[str, float] = {}
     for kind in (MEASURED, EXTRAPOLATED):
         for summary in trainings:
-            seconds = summary.seconds if kind == MEASURED else summary.extrapolated_seconds
+            seconds = summary.cpu_seconds if kind == MEASURED else summary.extrapolated_seconds
             for key, value in seconds.items():
                 phase = key.partition("/")[2]
                 name = "keys/Key_Gen" if phase == "Key_Gen" else key

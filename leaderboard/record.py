@@ -97,7 +97,7 @@ class TrainingSummary(Settings):
     cpu_seconds: dict[str, float] = Field(description="CPU seconds by role/phase")
     extrapolated_seconds: dict[str, float] = Field(
         default_factory=dict,
-        description="crypto: sampled: seconds of work that was not done, by role/phase: median of the samples x count",
+        description="crypto: sampled: CPU seconds of work not done, by role/phase: median of the samples x count",
     )
     wall_seconds: float = Field(description="wall seconds of the whole training")
 

@@ -24,6 +24,10 @@ from leaderboard.sandbox import Answer
 from leaderboard.training import load_model, load_public, load_summary, splits_of
 from metrics.base import MembershipMetric, MembershipTruth, Metric, ReconstructionMetric, ReconstructionTruth, Score
 from metrics.matching import match, sanitise
+from metrics.psnr import psnr
+
+#: the attack that needs no message: its own answer is not compared with itself
+PRIOR = "prior"
 
 
 @dataclass(frozen=True)
@@ -107,13 +111,19 @@ def _score_reconstruction(job: Job, answer: ReconstructionAnswer, truth: _Truth)
         original_logits=task.predict(model, originals),
         decoys=_decoys(job, truth, indices),
     )
+    scores = {
+        m.name: _as_record(m, m.score(given))
+        for m in _metrics(job, "reconstruction")
+        if isinstance(m, ReconstructionMetric)
+    }
     flags = [*answer.flags, *([f"{broken} images held non-finite pixels"] if broken else [])]
+    if job.cell.attack.name != PRIOR:
+        guess = truth.pool.take(truth.splits.auxiliary).images.mean(0).expand_as(originals)
+        floor, found = float(psnr(guess, originals).mean()), scores["psnr"].value
+        if found is not None and found <= floor:
+            flags.append(f"no better than the prior: the mean auxiliary image has {floor:.2f} dB")
     return {
-        "scores": {
-            m.name: _as_record(m, m.score(given))
-            for m in _metrics(job, "reconstruction")
-            if isinstance(m, ReconstructionMetric)
-        },
+        "scores": scores,
         "target_indices": indices.tolist(),
         "reconstructions": job.answer_file.name,
         "flags": flags,

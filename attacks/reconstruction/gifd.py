@@ -182,9 +182,9 @@ class Gifd(GradientMatching):
     restarts: int = Field(4, ge=1, le=64, description="starts of the latent stage; the best goes on")
     stages: Literal["latent", "features"] = Field("features", description="where the search ends")
     generator: Literal["trained", "untrained"] = Field("trained", description="untrained: no auxiliary images")
-    # feature_rate (0.03 or 0.1, on digits alone), radii (0.1 or 0.5) and tv (1e-3 or 1e-2) were chosen
-    # on six auxiliary victims, kept from the generator, of digits and of CIFAR-10 (split seed 1000), then frozen;
-    # nothing was tuned for `untrained`
+    # feature_rate (0.03 or 0.1, on digits alone), radii (0.03 on digits alone, 0.1 or 0.5) and tv (1e-3 or 1e-2) were
+    # chosen on six auxiliary victims, kept from the generator, of digits and of CIFAR-10 (split seed 1000), then
+    # frozen; for `untrained` only how its weights are drawn, on digits
     learning_rate: float = Field(0.1, gt=0, description="of the latent stage")
     feature_rate: float = Field(0.03, gt=0, description="of the layers")
     radii: tuple[float, float, float, float] = Field((0.5, 0.5, 0.5, 0.5), description="of the four layers' l1 balls")

@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from typing import Any, Literal
 
+import torch
 from pydantic import Field
 
 from core.plugins import Settings
+from defenses.base import Gradient, Transform
 from defenses.noise.calibration import DELTA, composed_epsilon
+from federation.payload import Parameters
 from federation.settings import Public
 
 
@@ -35,6 +38,19 @@ class Budget(Settings):
             return public.total_rounds
         batches = max(1, min(public.shard_sizes) // public.training.batch_size)
         return math.ceil(public.total_rounds / batches)
+
+    def mimic(self, observed: Gradient, public: Public) -> Transform | None:
+        """One record's gradient is scaled down to norm B; the mean over several cannot be clipped as a whole."""
+        if self.clip is None or observed.records != 1:
+            return None
+        bound = self.clip
+
+        def clipped(candidates: Parameters) -> Parameters:
+            squares = torch.stack([value.flatten(1).square().sum(1) for value in candidates.values()])
+            factors = (bound / squares.sum(0).sqrt().clamp(min=1e-12)).clamp(max=1.0)
+            return {n: v * factors.view(-1, *([1] * (v.ndim - 1))) for n, v in candidates.items()}
+
+        return clipped
 
     def budget_claims(self, public: Public, mu: float) -> dict[str, Any]:
         """For the record: the claimed epsilon, and the total that the same noise composes to if it were Gaussian.

@@ -1,7 +1,7 @@
 """Labels from the last layer's gradient: exact for one record, and what a batch gives away.
 
-Thresholds are below what was measured in this setting: untrained 1.00 at batch 8 and 40; trained, squared error, 0.83 at
-batch 8 and 0.87 at batch 40. Seeds are fixed.
+Thresholds are below what was measured in this setting: untrained 1.00 at batch 8 and 40; trained, squared error,
+0.83 at batch 8 and 0.87 at batch 40. Seeds are fixed.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def test_auxiliary_images_give_the_labels_of_an_untrained_network(world: World, 
 
 @pytest.mark.parametrize("loss", ["mse", "ce"])
 def test_a_batch_that_is_taken_apart_is_exact(world: World, loss: str) -> None:
-    """Where it answers at all (measured here: at least 7 of 8 batches of 4), every label is right."""
+    """Where it answers at all (measured here: 6 and 5 of 8 batches of 4), every label is right."""
     task = task_with(world, loss)
     model, weight = task.initial(1), last_layer(task)
     answered = 0
@@ -77,7 +77,7 @@ def test_a_batch_that_is_taken_apart_is_exact(world: World, loss: str) -> None:
         if found is not None:
             answered += 1
             assert found.sort().values.tolist() == batch.labels.sort().values.tolist()
-    assert answered >= 5
+    assert answered >= 4
 
 
 @pytest.mark.parametrize(("size", "least"), [(8, 0.7), (40, 0.75)])

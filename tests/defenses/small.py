@@ -10,7 +10,9 @@ from torch import Tensor
 
 from core import registry
 from datasets.base import LabelledImages
-from defenses._sum import SummedCodes
+from defenses._model_perturbation import unpack_secret
+from defenses._perturbed_parts import PerturbedParts
+from defenses._sum import SummedCodes, SummedGradient
 from defenses.base import Defense
 from defenses.crypto.fixed_point import Integers
 from federation.party import Occasion, Party
@@ -104,3 +106,23 @@ def batches(run: Run, occasion: Occasion) -> Mapping[str, LabelledImages]:
         assert batch is not None
         found[name] = batch
     return found
+
+
+def mean_bound(run: Run, at: Observation) -> Tensor | float:
+    """The largest error of the server's mean gradient by fixed point, coordinate by coordinate.
+
+    Half a step of the code; where gradient, Psi and Phi are summed, R (step_g + |r|_1 step_psi + v step_phi) / 2 with
+    gamma in place of |r|_1 in V2, where clients contract Psi themselves.
+    """
+    defense, size = run.defense, at.occasion.batch_size
+    if isinstance(defense, SummedGradient):
+        return defense.codec(run.public, size).step / 2
+    assert isinstance(defense, PerturbedParts)
+    secret, wiring = unpack_secret(at.states[SERVER]["secret"]), defense.expanded(run.public).wiring
+    steps = {part: codec.step / 2 for part, codec in defense.codecs(run.public, size).items()}
+    weight = secret.gamma if defense.variant == "V2" else secret.additive
+    inside = steps["gradient"] + float(weight.abs().sum()) * steps["psi"]
+    inside += float(secret.additive.square().sum()) * steps["phi"]
+    shapes = defense.template(run.public)["gradient"]
+    named = {f"{w.name}.weight": w for w in wiring.weights}
+    return inside * flat({n: secret.matrix(named[n], v).expand(v.shape) for n, v in shapes.items()})
