@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,9 @@ from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
-from torch import Tensor
 
 from leaderboard.files import write_bytes, write_text
+from leaderboard.picture_table import Images, remove_other_figures, save_picture_tables
 from leaderboard.pictures import Strip, remove_other_images, save_strips
 from leaderboard.record import Record
 from leaderboard.render import to_html
@@ -27,7 +27,6 @@ from leaderboard.table import NOTHING, Table
 
 ASSETS = Path(__file__).parent / "assets"
 HEADLINES = ("identified", "psnr", "auc", "fidelity", "epsilon_lower")  # the scores in a record's one line
-Images = Callable[[Record], Tensor | None]
 
 
 @dataclass(frozen=True)
@@ -91,6 +90,7 @@ def write_page(
     if repeated := [key for key, times in keys.items() if times > 1]:
         raise ValueError(f"Each record must have a key of its own; given more than once: {', '.join(repeated)}.")
     entries = [Entry(r, anchor(r.key), _strips(folder, r, originals, reconstructions)) for r in records]
+    figures = save_picture_tables(folder, records, originals, reconstructions)
     for asset in sorted(path for path in ASSETS.iterdir() if path.suffix in (".css", ".js", ".svg")):
         write_bytes(folder / "assets" / asset.name, asset.read_bytes())
     page = _environment().get_template("index.html.jinja")
@@ -100,11 +100,13 @@ def write_page(
         description=description,
         tables=[(table, Markup(to_html(table))) for table in linked],  # to_html escapes all that it is given
         entries=entries,
+        figures=figures,
         gallery=_gallery(entries),
         counts=Counter(record.status for record in records),
     )
     write_text(folder / "index.html", text)
     remove_other_images(folder, [part for entry in entries for part in entry.strips])
+    remove_other_figures(folder, figures)
     return folder / "index.html"
 
 

@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,11 +28,12 @@ from leaderboard.tables import PRIOR
 Images = Callable[[Record], Tensor | None]
 TILES = 4  # targets to a cell: four columns of them still fit on a page
 ORIGINAL = "original"
+GAP, WHITE = 2, 255  # pixels between two images, and their shade: that of the paper, so that noise has edges too
 
 # Inches. At 192 pixels an inch a tile has 96 pixels, so that images of 32 are drawn with 3 × 3 pixels a pixel.
 DPI, CSS_DPI = 192, 96
-TILE, SPACE, MARGIN = 0.5, 0.2, 0.15
-NAME, TITLE, HEADER, CAPTION = 1.3, 0.3, 0.42, 0.3
+TILE, SPACE, MARGIN, GUTTER = 0.5, 0.2, 0.15, 0.05
+NAME, TITLE, LINE_HEIGHT, CAPTION = 1.3, 0.3, 0.15, 0.3  # the name of a defense takes at most this much
 FONT = 8.5  # points
 CHARACTER = 0.075  # of this font, more than most characters need
 INK, SOFT, LINE, PAPER = "#1d2529", "#5a656b", "#dedbd0", "#ffffff"  # the page's own, in its light theme
@@ -59,7 +61,8 @@ class PictureTable:
     @property
     def title(self) -> str:
         """What all cells of the figure have in common."""
-        return f"{self.dataset} · {self.threat} · {self.moment} round · seed {self.seed}"
+        place = f"{self.moment} round" if self.moment else "whole run"
+        return f"{self.dataset} · {self.threat} · {place} · seed {self.seed}"
 
     @property
     def description(self) -> str:
@@ -87,7 +90,7 @@ def picture_tables(
     for record in records:
         cell = record.cell
         if cell.goal == "reconstruction":
-            groups.setdefault((cell.training.dataset.label, cell.threat, cell.moment or "no"), []).append(record)
+            groups.setdefault((cell.training.dataset.label, cell.threat, cell.moment or ""), []).append(record)
     return [_table(place, group, originals, reconstructions, tiles) for place, group in groups.items()]
 
 
@@ -136,7 +139,7 @@ def _tiles(images: Tensor | None, number: int) -> NDArray[np.uint8] | None:
     """The first images (N, C, H, W), clamped to [0, 1], as one array (H, W, 3)."""
     if images is None or len(images) == 0:
         return None
-    row: NDArray[np.uint8] = side_by_side(images[:number]).permute(1, 2, 0).numpy()
+    row: NDArray[np.uint8] = side_by_side(images[:number], GAP, WHITE).permute(1, 2, 0).numpy()
     return np.broadcast_to(row, (*row.shape[:2], 3))
 
 
@@ -145,52 +148,64 @@ def _tiles(images: Tensor | None, number: int) -> NDArray[np.uint8] | None:
 
 def draw(table: PictureTable) -> tuple[bytes, float, float]:
     """The table as a PNG, with its width and height in inches."""
-    import matplotlib as mpl  # a second of loading that only a page needs
+    from matplotlib import style  # a second of loading that only a page needs
     from matplotlib.figure import Figure as Paper
 
     wide, high = _panel_size(table)
-    width = 2 * MARGIN + NAME + len(table.columns) * (wide + SPACE) - SPACE
-    height = 2 * MARGIN + TITLE + HEADER + len(table.rows) * (high + CAPTION)
-    # labels are text: no formula, no TeX, whatever the user's own settings say
-    settings = {"font.family": "DejaVu Sans", "font.size": FONT, "text.parse_math": False, "text.usetex": False}
-    with mpl.rc_context(settings), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing")  # a label in a script without letters here
-        paper = Paper(figsize=(width, height), dpi=DPI, facecolor=PAPER)
-
-        def write(x: float, y: float, text: str, **look: object) -> None:
-            paper.text(x / width, 1 - y / height, text, **{"color": INK, "va": "top", **look})
-
-        write(MARGIN, MARGIN, _lines(table.title, width - 2 * MARGIN, 1), color=SOFT)
-        lefts = [MARGIN + NAME + index * (wide + SPACE) for index in range(len(table.columns))]
-        for left, name in zip(lefts, table.columns, strict=True):
-            write(left, MARGIN + TITLE + HEADER - 0.07, _lines(name, wide, 2), va="bottom", weight="bold")
-        for index, (name, panels) in enumerate(table.rows):
-            top = MARGIN + TITLE + HEADER + index * (high + CAPTION)
-            write(MARGIN, top + high / 2, _lines(name, NAME - SPACE, 3), va="center", weight="bold")
+    names = [_lines(name, NAME, 3) for name, _ in table.rows]
+    headers = [_lines(name, wide, 2) for name in table.columns]
+    start = MARGIN + SPACE + max(len(line) for name in names for line in name.split("\n")) * CHARACTER
+    lefts = [start + index * (wide + SPACE) for index in range(len(headers))]
+    first = MARGIN + TITLE + LINE_HEIGHT * max(name.count("\n") + 1 for name in headers) + GUTTER
+    width, height = lefts[-1] + wide + MARGIN, first + len(table.rows) * (high + CAPTION) + MARGIN
+    # labels are text, not formulas; whatever else the user's own settings say does not count here
+    look = style.context({"font.size": FONT, "text.parse_math": False}, after_reset=True)
+    with look, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # a label in a script that the font has not
+        sheet = _Sheet(Paper(figsize=(width, height), dpi=DPI, facecolor=PAPER), width, height)
+        sheet.write(MARGIN, MARGIN, _lines(table.title, width - 2 * MARGIN, 1), color=SOFT)
+        for left, name in zip(lefts, headers, strict=True):
+            sheet.write(left, first - GUTTER, name, va="bottom", weight="bold")
+        for index, (_, panels) in enumerate(table.rows):
+            top = first + index * (high + CAPTION)
+            sheet.write(MARGIN, top + high / 2, names[index], va="center", weight="bold")
             for left, panel in zip(lefts, panels, strict=True):
-                box = (left / width, 1 - (top + high) / height, wide / width, high / height)
-                axes = paper.add_axes(box, frameon=panel.pixels is None, facecolor=PAPER, xticks=[], yticks=[])
-                axes.spines[:].set_color(LINE)
-                if panel.pixels is None:
-                    write(left + wide / 2, top + high / 2, _lines(panel.caption, wide, 3), **_CENTRED)
-                else:
-                    axes.imshow(panel.pixels, interpolation="nearest", anchor="NW")
-                    write(left, top + high + 0.04, panel.caption)
+                sheet.put(panel, left, top, wide, high)
         out = io.BytesIO()
-        paper.savefig(out, format="png", dpi=DPI)
+        sheet.paper.savefig(out, format="png", dpi=DPI)
     return out.getvalue(), width, height
 
 
-_CENTRED = {"ha": "center", "va": "center", "color": SOFT, "style": "italic"}
+@dataclass(frozen=True)
+class _Sheet:
+    """Paper on which places are told in inches from the upper left corner."""
+
+    paper: Any
+    width: float
+    height: float
+
+    def write(self, x: float, y: float, text: str, **look: str) -> None:
+        self.paper.text(x / self.width, 1 - y / self.height, text, **{"color": INK, "va": "top", **look})
+
+    def put(self, panel: Panel, left: float, top: float, wide: float, high: float) -> None:
+        """A frame with a panel's tiles in it and the caption beneath, or with the caption in it."""
+        box = (left / self.width, 1 - (top + high) / self.height, wide / self.width, high / self.height)
+        axes = self.paper.add_axes(box, anchor="NW", xticks=[], yticks=[])
+        axes.spines[:].set_color(LINE)
+        if panel.pixels is None:
+            words = _lines(panel.caption, wide, 3)
+            self.write(left + wide / 2, top + high / 2, words, ha="center", va="center", color=SOFT)
+        else:
+            axes.imshow(panel.pixels, interpolation="nearest")
+            self.write(left, top + high + GUTTER, panel.caption)
 
 
 def _panel_size(table: PictureTable) -> tuple[float, float]:
-    """Width and height in inches that all panels get: those of the longest row of tiles, each about `TILE` wide."""
+    """Width and height in inches that all panels get: those of the longest row of tiles, each `TILE` high."""
     sizes = [panel.pixels.shape for _, panels in table.rows for panel in panels if panel.pixels is not None]
     if not sizes:
         return TILES * TILE, TILE
-    longest = max(width / height for height, width, _ in sizes)
-    return longest * TILE, TILE
+    return max(width / height for height, width, _ in sizes) * TILE, TILE
 
 
 def _lines(text: str, inches: float, most: int) -> str:
@@ -229,7 +244,8 @@ def remove_other_figures(folder: Path, kept: Iterable[Figure]) -> None:
 
 def _file(table: PictureTable, taken: set[str]) -> str:
     """A file name that no label can break out of, and that no two tables share, on any file system."""
-    parts = [re.sub(r"[^a-z0-9._]+", "_", part.lower())[:40] for part in (table.dataset, table.threat, table.moment)]
+    labels = (table.dataset, table.threat, table.moment or "run")
+    parts = [re.sub(r"[^a-z0-9._-]+", "_", label.lower())[:40] for label in labels]
     stem = "figures/" + "-".join(["pictures", *parts])
     names = (f"{stem}{suffix}.png" for suffix in ("", *(f"-{number}" for number in range(2, len(taken) + 3))))
     return next(name for name in names if name not in taken)

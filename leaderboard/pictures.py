@@ -56,22 +56,18 @@ def strip(images: Tensor) -> bytes:
     >>> Image.open(io.BytesIO(strip(torch.zeros(8, 1, 32, 32)))).size
     (263, 32)
     """
-    return _png(_row(_pixels(images)))
+    return _png(side_by_side(images))
 
 
-def contact_sheet(originals: Tensor, reconstructions: Tensor) -> bytes:
-    """A PNG of two rows: originals (N, C, H, W) above reconstructions (M, C, H, W); a missing one is left grey."""
-    rows = [_pixels(originals), _pixels(reconstructions)]
-    if rows[0].shape[2:] != rows[1].shape[2:]:
-        sizes = [f"{row.shape[2]}×{row.shape[3]}" for row in rows]
-        raise ValueError(f"Originals and reconstructions must have one size; given: {' and '.join(sizes)}.")
-    channels, number = (max(row.shape[dim] for row in rows) for dim in (1, 0))
-    whole = []
-    for row in rows:
-        row = row.expand(-1, channels, -1, -1)
-        whole.append(_row(torch.cat([row, row.new_full((number - len(row), *row.shape[1:]), GREY)])))
-    gap = whole[0].new_full((channels, GAP, whole[0].shape[2]), GREY)
-    return _png(torch.cat([whole[0], gap, whole[1]], dim=1))
+def side_by_side(images: Tensor, gap: int = GAP, shade: int = GREY) -> Tensor:
+    """Images (N, C, H, W) in image units as bytes (C, H, N·W + gaps of this shade), clamped as in `strip`."""
+    pixels = _pixels(images)
+    number, channels, height, width = pixels.shape
+    row = pixels.new_full((channels, height, number * (width + gap) - gap), shade)
+    for index, image in enumerate(pixels):
+        start = index * (width + gap)
+        row[:, :, start : start + width] = image
+    return row
 
 
 def ascii_picture(image: Tensor, width: int = 32, *, colour: bool = True) -> str:
@@ -134,16 +130,6 @@ def _pixels(images: Tensor) -> Tensor:
     values = images.detach().to("cpu", torch.float32)
     scaled = (values.nan_to_num().clamp(0, 1) * 255).round()
     return torch.where(values.isfinite(), scaled, GREY).to(torch.uint8)
-
-
-def _row(pixels: Tensor) -> Tensor:
-    """Images (N, C, H, W) beside each other: (C, H, N·W + gaps)."""
-    number, channels, height, width = pixels.shape
-    row = pixels.new_full((channels, height, number * (width + GAP) - GAP), GREY)
-    for index, image in enumerate(pixels):
-        start = index * (width + GAP)
-        row[:, :, start : start + width] = image
-    return row
 
 
 def _png(pixels: Tensor) -> bytes:

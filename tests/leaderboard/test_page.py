@@ -122,7 +122,7 @@ def check(page: Page, folder: Path) -> None:
         assert not [name for name in attributes if name.startswith("on")]
         for name in {"src", "href"} & set(attributes):
             address = attributes[name]
-            assert address.startswith("#") or re.fullmatch(r"(assets|images)/[\w.-]+", address), (tag, address)
+            assert address.startswith("#") or re.fullmatch(r"(assets|images|figures)/[\w.-]+", address), (tag, address)
             assert address[1:] in ids if address.startswith("#") else (folder / address).is_file()
     assert [a["src"] for a in page.all("script")] == ["assets/theme.js", "assets/page.js"]
     assert not {"iframe", "object", "embed", "base", "form", "style", "svg"} & {tag for tag, _ in page.found}
@@ -142,7 +142,7 @@ def test_a_page_is_whole_and_asks_the_network_for_nothing(tmp_path: Path) -> Non
     for path in (tmp_path / "assets").iterdir():
         assert not re.search(r"url\(|@import|fetch\(|XMLHttpRequest|import\(", path.read_text())
         assert "http" not in path.read_text().replace('xmlns="http://www.w3.org/2000/svg"', "")
-    assert {path.name for path in tmp_path.iterdir()} == {"index.html", "assets", "images"}
+    assert {path.name for path in tmp_path.iterdir()} == {"index.html", "assets", "images", "figures"}
     assert page.source.index("Quick") < page.source.index("<table") < page.source.index("strip")
 
 
@@ -204,6 +204,22 @@ def test_pictures_stand_in_pairs_with_their_scores(tmp_path: Path) -> None:
     assert re.findall(r"<li>([\d.]+)", gallery) == ["17.5", "19.0"] * 2
     assert re.findall(r'aria-label="(identified|not identified)"', gallery) == ["not identified", "identified"] * 2
     assert len(list((tmp_path / "images").iterdir())) == 2  # the same originals, the same reconstructions
+
+
+def test_the_picture_table_stands_in_the_pictures_in_a_frame_that_scrolls(tmp_path: Path) -> None:
+    page = write(tmp_path, [record("a"), record("b", moment="last")])
+    check(page, tmp_path)
+    section = page.source.split('id="pictures"')[1].split('id="records"')[0]
+    drawn = [image for image in page.all("img") if image["src"].startswith("figures/")]
+    assert [image["src"] for image in drawn] == [f"figures/pictures-mp-dp-server-{m}.png" for m in ("first", "last")]
+    for image in drawn:
+        assert (tmp_path / image["src"]).read_bytes().startswith(b"\x89PNG")
+        assert "originals beside the reconstructions of mp-dp" in image["alt"]
+        assert section.count(image["src"]) == 1
+    assert len(page.all("section", "picture-table")) == section.count('<div class="scroll"') == 2
+    write(tmp_path, [record("m", goal="membership")])
+    assert "picture-table" not in (tmp_path / "index.html").read_text()
+    assert not list((tmp_path / "figures").iterdir())
 
 
 def test_one_picture_stands_for_all_seeds_and_the_rest_is_in_the_records(tmp_path: Path) -> None:

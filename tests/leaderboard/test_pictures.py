@@ -1,4 +1,4 @@
-"""Strips and sheets decode to the right pixels; terminal pictures have the right size and shades."""
+"""Strips decode to the right pixels; terminal pictures have the right size and shades."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
-from leaderboard.pictures import RAMP, ascii_picture, contact_sheet, remove_other_images, save_strips, strip
+from leaderboard.pictures import RAMP, ascii_picture, remove_other_images, save_strips, side_by_side, strip
 
 
 def decoded(png: bytes) -> npt.NDArray[np.uint8]:
@@ -49,16 +49,9 @@ def test_a_shape_that_is_no_image_is_refused(shape: tuple[int, ...]) -> None:
         strip(torch.zeros(shape))
 
 
-def test_a_contact_sheet_has_originals_above_and_grey_where_one_is_missing() -> None:
-    originals, reconstructions = torch.ones(3, 1, 4, 4), torch.zeros(2, 3, 4, 4)
-    pixels = decoded(contact_sheet(originals, reconstructions))
-    assert pixels.shape == (4 + 1 + 4, 3 * 4 + 2, 3)
-    assert (pixels[:4, :4] == 255).all()
-    assert (pixels[4] == 128).all()
-    assert (pixels[5:, 5:9] == 0).all()
-    assert (pixels[5:, 10:] == 128).all()
-    with pytest.raises(ValueError, match="one size; given: 4×4 and 8×8"):
-        contact_sheet(originals, torch.zeros(3, 1, 8, 8))
+def test_images_side_by_side_have_the_gap_that_is_asked_for() -> None:
+    row = side_by_side(torch.zeros(2, 1, 1, 2), gap=3, shade=255)
+    assert row.tolist() == [[[0, 0, 255, 255, 255, 0, 0]]]
 
 
 def test_a_picture_in_colours_has_two_pixels_to_a_character() -> None:
