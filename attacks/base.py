@@ -21,16 +21,13 @@ from torch import Tensor
 from core.errors import Unsupported
 from core.plugins import Plugin
 from datasets.base import LabelledImages
-from defenses.base import AGGREGATE, Defense, Gradient, Reading
+from defenses.base import AGGREGATE, Defense, Gradient, Reading, Transform
 from federation.payload import Parameters
 from federation.settings import VICTIM, Moment, Public
 from federation.task import Task, task_of
 from federation.view import View
 
 Goal = Literal["reconstruction", "membership", "extraction", "audit"]
-
-#: what a defense does to a gradient, on values (P, *shape) of P problems; differentiable
-Transform = Callable[[Parameters], Parameters]
 
 
 def _silent(line: str) -> None:
@@ -207,10 +204,9 @@ class GradientMatching(ReconstructionAttack):
 
     def transforms(self, knowledge: Knowledge, problems: tuple[Inversion, ...]) -> tuple[Transform | None, ...] | None:
         """What the defense does to each problem's gradient, as far as it is deterministic; None: compare as it is."""
-        mimic = getattr(knowledge.defense, "mimic", None)
-        if not self.mimic or mimic is None:
+        if not self.mimic:
             return None
-        return tuple(mimic(problem.gradient, knowledge.public) for problem in problems)
+        return tuple(knowledge.defense.mimic(problem.gradient, knowledge.public) for problem in problems)
 
 
 class MembershipAttack(Attack):

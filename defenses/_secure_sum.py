@@ -30,7 +30,7 @@ SHARE = 33
 
 
 class SecureSum(SummedCodes):
-    """The steps of a round of secure aggregation; it survives drop-outs at any of them while t_bar clients are left."""
+    """The steps of a round of secure aggregation; it survives drop-outs at any of them while enough are left."""
 
     def protocol(self) -> Sequence[Step]:
         """Keys, shares, the model, masked updates, the question who is left, the answers, the sum."""
@@ -68,7 +68,7 @@ class SecureSum(SummedCodes):
     def share(self, me: Party) -> None:
         """Client: share its seed and its mask key among all, each share encrypted for its receiver."""
         body = me.received("all_keys").get(SERVER)
-        if body is None or len(body["keys"]) < self.needed(me.public):
+        if body is None or not self.enough(me.public, len(body["keys"])):
             return
         own = me.state["round"]
         own["keys"] = body["keys"]
@@ -125,7 +125,7 @@ class SecureSum(SummedCodes):
     def unmask(self, me: Party) -> None:
         """Client: for each client that shared, its share of the seed if the update arrived, else of the mask key."""
         asked = me.received("survivors").get(SERVER)
-        if asked is None or len(asked["senders"]) < self.needed(me.public):
+        if asked is None or not self.enough(me.public, len(asked["senders"])):
             return
         found: Payload = {}
         with me.phase("Grad_Dec"):

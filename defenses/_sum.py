@@ -66,6 +66,10 @@ class SummedCodes(Defense):
         """t_bar = K - t + 1: how many clients must help."""
         return public.training.per_round - self.least_honest(public) + 1
 
+    def enough(self, public: Public, clients: int) -> bool:
+        """Whether a sum over so many clients may be opened: over fewer than t it would tell too much of each."""
+        return clients >= max(self.least_honest(public), self.needed(public))
+
     def check(self, public: Public) -> None:
         """There must be as many clients as are taken for honest."""
         least, clients = self.least_honest(public), public.training.per_round

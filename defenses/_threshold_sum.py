@@ -153,8 +153,8 @@ class ThresholdSum(Encrypted):
         updates = me.received("update")
         senders, helpers = tuple(updates), tuple(updates)[: self.needed(me.public)]
         me.state["senders"] = list(senders)
-        if len(helpers) < self.needed(me.public):
-            return  # too few are left to decrypt anything: the round is lost
+        if not self.enough(me.public, len(senders)):
+            return  # too few are left: the round is lost
         bodies = list(updates.values())
         if self.crypto == "real":
             with me.phase("Agg"):

@@ -172,7 +172,7 @@ class HybridAlpha(Encrypted, NoisyShare):
             return
         count, label = self.code_count(me.public), self.label(me.occasion)
         coordinates = count if label is not None else 1
-        wire = coordinates * SUM + len(weights) * 33
+        wire = coordinates * SUM + len(weights) * 32
         if self.crypto == "real":
             with me.phase("Key_Gen"):
                 body = self._packed_key(me, weights, coordinates)

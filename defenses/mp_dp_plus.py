@@ -9,6 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from core.errors import UserError
 from defenses._perturbed_parts import PARTS, PerturbedParts
 from defenses._secure_sum import SecureSum
 from defenses.crypto.fixed_point import FixedPoint, Floats
@@ -48,6 +49,14 @@ class MpDpPlus(SecureSum, Budget, PerturbedParts):
     clip_phi: float = Field(1e5, gt=0, description="L2 bound of an example's Phi")
     gamma: float = Field(3e-4, gt=0, le=1, description="largest gamma: the smaller, the less noise and hiding")
     noise: bool = Field(True, description="switch all noise off (for exactness tests)")
+
+    def check(self, public: Public) -> None:
+        """Noise needs a bound, and the noise on Psi is that of V2, where the client contracts it."""
+        if self.noise and self.clip is None:
+            raise UserError("The defense 'mp-dp+' needs clip where its noise is on: S has no bound; given: clip null.")
+        if self.variant != "V2":
+            raise UserError(f"The defense 'mp-dp+' has variant V2 alone; given: {self.variant}.")
+        super().check(public)
 
     # --- clipping --------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from leaderboard.record import Record, TrainingSummary
 from leaderboard.table import Cell, Column, Row, Table
 
 #: the paper's columns: who, which phase; keys are made by the server, a dealer or authority, and clients
-SERVER_PHASES = ("MP", "Recover", "Agg", "Grad_Dec")
+SERVER_PHASES = ("MP", "Recover", "Agg", "Grad_Dec", "DP")
 CLIENT_PHASES = ("Train", "Grad_Enc", "DP", "Grad_Dec")
 PHASES = (
     *((f"server/{phase}", f"server {phase}") for phase in SERVER_PHASES),

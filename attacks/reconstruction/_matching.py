@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
-from attacks.base import Inversion, Knowledge, Transform
+from attacks.base import Inversion, Knowledge
 from attacks.reconstruction._grouped import can_group, grouped_gradients
 from core.seeds import derive_seed, digest_of
+from defenses.base import Transform
 from federation.payload import Parameters, raw_bytes
 from federation.task import Task
 

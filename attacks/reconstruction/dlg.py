@@ -12,7 +12,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from attacks.base import GradientMatching, Inversion, Knowledge, ReconstructionAnswer, ReconstructionTask, Transform
+from attacks.base import GradientMatching, Inversion, Knowledge, ReconstructionAnswer, ReconstructionTask
 
 #: an optimisation is over when starting again from its best point lowers the distance by less than this share
 STALLED = 0.01

@@ -84,6 +84,8 @@ class Packing:
         """Plaintexts from codes, the first in the lowest bits; the last plaintext is filled up with zeros."""
         if len(codes) and (int(codes.min()) < 0 or int(codes.max()) >> self.bits):
             raise ValueError(f"codes have {self.bits} bits")
+        if not len(codes):
+            return []
         rows = np.zeros((self.plaintexts(len(codes)), self.slots), dtype=np.uint64)
         rows.reshape(-1)[: len(codes)] = codes.astype(np.uint64)
         shifts = np.arange(self.width, dtype=np.uint64)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from scipy import stats
 from torch import Tensor
 
 from core import registry
@@ -126,3 +127,15 @@ def mean_bound(run: Run, at: Observation) -> Tensor | float:
     shapes = defense.template(run.public)["gradient"]
     named = {f"{w.name}.weight": w for w in wiring.weights}
     return inside * flat({n: secret.matrix(named[n], v).expand(v.shape) for n, v in shapes.items()})
+
+
+def chi_square_fits(statistic: float, degrees: int, false_alarm: float) -> bool:
+    """Whether a chi-square statistic lies where it does but for this share of all keys (two-sided)."""
+    tail = false_alarm / 2
+    return float(stats.chi2.ppf(tail, degrees)) < statistic < float(stats.chi2.isf(tail, degrees))
+
+
+def is_gaussian(values: Tensor, sigma: float, false_alarm: float) -> bool:
+    """Independent N(0, sigma^2): the sum of squares is chi-square, and the shape fits (Kolmogorov-Smirnov)."""
+    spread = chi_square_fits(float(values.square().sum()) / sigma**2, len(values), false_alarm / 2)
+    return spread and bool(stats.kstest(values.numpy(), "norm", args=(0, sigma)).pvalue > false_alarm / 2)

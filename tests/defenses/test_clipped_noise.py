@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scipy import stats
 from torch import Tensor
 
 from datasets.base import LabelledImages
@@ -24,7 +23,7 @@ from federation.payload import Parameters
 from federation.settings import SERVER, VICTIM, Dropout, Watch
 from federation.task import task_of
 from tests.defenses.makings import Run, create, flat, relative, true_gradient, updates
-from tests.defenses.small import KEYS, batches, sent_codes, small_run, velocity
+from tests.defenses.small import KEYS, batches, is_gaussian, sent_codes, small_run, velocity
 
 FALSE_ALARM = 1e-6
 WIDE: dict[str, Any] = {"shape": (1, 8, 8), "hidden": (64,)}
@@ -50,13 +49,6 @@ def pair(name: str, training: dict[str, Any] | None = None, **parameters: Any) -
     return MADE[title]
 
 
-def is_gaussian(values: Tensor, sigma: float) -> bool:
-    """Independent N(0, sigma^2): the sum of squares is chi-square; and the shape fits."""
-    low, high = stats.chi2.ppf([FALSE_ALARM / 2, 1 - FALSE_ALARM / 2], len(values))
-    statistic = float(values.square().sum()) / sigma**2
-    return low < statistic < high and stats.kstest(values.numpy(), "norm", args=(0, sigma)).pvalue > FALSE_ALARM
-
-
 def added(made: tuple[Run, Run], index: int = 0) -> Tensor:
     """The noise in the mean that the server stepped with."""
     noisy, clean = (velocity(run.rounds()[index]) for run in made)
@@ -71,8 +63,8 @@ def test_ldp_noises_every_update_and_the_mean_has_a_kth_of_the_variance(sensitiv
     made = pair("ldp", sensitivity=sensitivity)
     sent = [updates(run.rounds()[0]) for run in made]
     noises = [flat(sent[0][name]["gradient"]) - flat(sent[1][name]["gradient"]) for name in sent[0]]
-    assert all(is_gaussian(noise, size / MU) for noise in noises)
-    assert is_gaussian(added(made), size / MU / math.sqrt(3))
+    assert all(is_gaussian(noise, size / MU, FALSE_ALARM) for noise in noises)
+    assert is_gaussian(added(made), size / MU / math.sqrt(3), FALSE_ALARM)
     apart = np.abs(np.corrcoef(torch.stack(noises).numpy()) - np.eye(3))
     assert float(apart.max()) < 6 / math.sqrt(len(noises[0]))  # false alarm 2e-9 a pair
 
@@ -81,7 +73,7 @@ def test_ldp_noises_every_update_and_the_mean_has_a_kth_of_the_variance(sensitiv
 def test_cdp_noises_the_mean_alone(gone: tuple[int, ...]) -> None:
     """sigma = S / (senders mu): a client that drops out makes the mean more sensitive."""
     made = pair("cdp", {"dropouts": tuple(Dropout(client=i, round=0, step="update") for i in gone)})
-    assert is_gaussian(added(made), 2 / 4 / (3 - len(gone)) / MU)
+    assert is_gaussian(added(made), 2 / 4 / (3 - len(gone)) / MU, FALSE_ALARM)
     for name, body in updates(made[0].rounds()[0]).items():
         assert torch.equal(flat(body["gradient"]), flat(updates(made[1].rounds()[0])[name]["gradient"]))
 
@@ -92,7 +84,7 @@ def test_the_mean_of_noisy_shares_carries_k_over_t_minus_1(name: str, clients: i
     """Variance K / (t - 1) S^2 sigma^2 / K^2 on every coordinate of the mean."""
     made = pair(name, {"clients": clients}, honest=honest)
     t = honest or clients // 2 + 1
-    assert is_gaussian(added(made), 2 / 4 / MU * math.sqrt(clients / (t - 1)) / clients)
+    assert is_gaussian(added(made), 2 / 4 / MU * math.sqrt(clients / (t - 1)) / clients, FALSE_ALARM)
 
 
 @pytest.mark.parametrize("name", ["tp-smc", "hybridalpha"])
@@ -105,7 +97,7 @@ def test_one_share_is_smaller_than_what_a_single_release_needs(name: str) -> Non
         at = run.rounds()[0]
         codes = sent_codes(run, at)[VICTIM]
         values.append(flat(run.defense.decoded(run.public, at.occasion, codes, 1)["gradient"]))
-    assert is_gaussian(values[0] - values[1], 2 / 4 / MU / math.sqrt(2))
+    assert is_gaussian(values[0] - values[1], 2 / 4 / MU / math.sqrt(2), FALSE_ALARM)
 
 
 @pytest.mark.parametrize("name", ["ldp", "cdp", "tp-smc", "hybridalpha"])
@@ -123,7 +115,7 @@ def test_the_noise_of_a_probe_is_that_of_its_batch() -> None:
     made = pair("ldp", {"rounds": 2, "learning_rate": 1e-12, "watch": Watch(rounds=("first",), targets=2)})
     (noisy, _), (clean, _) = (run.rounds("probe") for run in made)
     difference = flat(updates(noisy)[VICTIM]["gradient"]) - flat(updates(clean)[VICTIM]["gradient"])
-    assert is_gaussian(difference, 2 / 1 / MU)
+    assert is_gaussian(difference, 2 / 1 / MU, FALSE_ALARM)
 
 
 # --- clipping --------------------------------------------------------------------------------------

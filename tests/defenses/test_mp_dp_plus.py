@@ -10,9 +10,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
-from torch import Tensor
 
+from core.errors import UserError
 from defenses._model_perturbation import unpack_secret
 from defenses._perturbed_parts import PARTS
 from defenses.mp_dp_plus import MpDpPlus
@@ -20,9 +19,9 @@ from defenses.noise.calibration import composed_epsilon, gaussian_epsilon, gauss
 from defenses.perturbation.server import draw_secret
 from federation.settings import SERVER, VICTIM
 from tests.defenses.makings import Run, create, flat, key, public_of
-from tests.defenses.small import CLASSES, sent_codes, small_run
+from tests.defenses.small import CLASSES, is_gaussian, sent_codes, small_run
 
-FALSE_ALARM = 1e-6  # two-sided, for each part
+FALSE_ALARM = 1e-6  # of each test of a Gaussian law
 MU = gaussian_mu(3.0, 1e-5)
 
 
@@ -110,12 +109,6 @@ def pair() -> tuple[Run, Run]:
     return small_run(plus(), **wide), small_run(plus(noise=False), **wide)
 
 
-def is_gaussian(values: Tensor, sigma: float) -> bool:
-    low, high = stats.chi2.ppf([FALSE_ALARM / 2, 1 - FALSE_ALARM / 2], len(values))
-    shape = stats.kstest(values.numpy(), "norm", args=(0, sigma)).pvalue > FALSE_ALARM
-    return low < float(values.square().sum()) / sigma**2 < high and bool(shape)
-
-
 @pytest.mark.parametrize("part", PARTS)
 def test_every_part_of_the_mean_carries_k_shares_of_its_noise(pair: tuple[Run, Run], part: str) -> None:
     """Variance K (sigma_i^2 / (t - 1)) / K^2 before the recovery; K = 5, t = 3."""
@@ -123,7 +116,7 @@ def test_every_part_of_the_mean_carries_k_shares_of_its_noise(pair: tuple[Run, R
     defense = pair[0].defense
     assert isinstance(defense, MpDpPlus)
     needed = defense.sigmas(pair[0].public, 4)[part]
-    assert is_gaussian(noisy - clean, needed / math.sqrt(2) / math.sqrt(5))
+    assert is_gaussian(noisy - clean, needed / math.sqrt(2) / math.sqrt(5), FALSE_ALARM)
     assert defense.share_sigmas(pair[0].public, 4)[part] == pytest.approx(needed / math.sqrt(2))
 
 
@@ -142,7 +135,7 @@ def test_what_is_recovered_carries_the_noise_of_all_three(pair: tuple[Run, Run])
     shares = defense.share_sigmas(pair[0].public, 4)
     gamma, v = float(secret.gamma), float(secret.additive.square().sum())
     variance = sum((w * shares[part]) ** 2 for w, part in zip((1.0, gamma, v), PARTS, strict=True)) / 5
-    assert is_gaussian(torch.cat(found), math.sqrt(variance))
+    assert is_gaussian(torch.cat(found), math.sqrt(variance), FALSE_ALARM)
 
 
 @pytest.mark.parametrize("tight", [{"clip": 0.05}, {"clip_psi": 0.05}, {"clip_phi": 0.05}, {}], ids=str)
@@ -191,3 +184,16 @@ def test_without_noise_or_clipping_nothing_is_claimed(off: dict[str, Any]) -> No
 def test_it_says_what_it_does_not_give() -> None:
     assert "the model's function is not hidden" in (MpDpPlus.__doc__ or "")
     assert "hides no function" in MpDpPlus.claim
+
+
+# --- settings that its formulas do not cover -------------------------------------------------------
+
+
+def test_v1_is_refused_in_a_sentence() -> None:
+    with pytest.raises(UserError, match="V1"):
+        plus(variant="V1").check(public_of())
+
+
+def test_noise_without_clipping_is_refused_in_a_sentence() -> None:
+    with pytest.raises(UserError, match="clip"):
+        plus(clip=None).check(public_of())

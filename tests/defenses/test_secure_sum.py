@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from scipy import stats
 
 from defenses._secure_sum import SecureSum
 from defenses.crypto import shamir
@@ -17,7 +16,7 @@ from federation.settings import SERVER, Dropout, Watch, client_name
 from federation.transcript import Observation
 from tests.contract.worlds import holds
 from tests.defenses.makings import Run, create, flat
-from tests.defenses.small import mean_bound, names_of_sums, quiet, small_run, sums, velocity
+from tests.defenses.small import chi_square_fits, mean_bound, names_of_sums, quiet, small_run, sums, velocity
 
 ROUNDING = 1e-13  # of the clients' own float64 computation; gradients here are below 1
 FALSE_ALARM = 1e-6
@@ -90,6 +89,14 @@ def test_with_too_few_left_the_round_is_lost_and_the_next_is_not(name: str, step
     assert not lost(run, 1)
 
 
+@pytest.mark.parametrize("name", [*MASKED, "tp-smc"])
+def test_a_single_update_is_never_opened(name: str) -> None:
+    """With t = K = 3 one client could decrypt (t_bar = 1), but a sum over fewer than t is not opened."""
+    run = small_run(sums(name, honest=3), rounds=2, dropouts=drop("update", 0, 2))
+    assert lost(run, 0)
+    assert not lost(run, 1)
+
+
 def test_k_of_n_clients_aggregate_among_themselves() -> None:
     run = small_run(quiet("secagg"), clients=5, participants=3, rounds=2, learning_rate=1e-12)
     plain = small_run(create("fedavg"), clients=5, participants=3, rounds=2, learning_rate=1e-12)
@@ -115,10 +122,9 @@ def masked(run: Run) -> list[NDArray[np.uint64]]:
 
 def is_uniform(words: NDArray[np.uint64]) -> bool:
     """Chi-square of the 256 values of each of the 8 bytes of a word; false alarm 1e-6 in all, two-sided."""
-    low, high = stats.chi2.ppf([FALSE_ALARM / 16, 1 - FALSE_ALARM / 16], 255)
     counts = [np.bincount(column, minlength=256) for column in words.view(np.uint8).reshape(-1, 8).T]
     statistics = [float(((count - len(words) / 256) ** 2).sum() / (len(words) / 256)) for count in counts]
-    return all(low < value < high for value in statistics)
+    return all(chi_square_fits(value, 255, FALSE_ALARM / 8) for value in statistics)
 
 
 def test_masked_vectors_look_uniform(wide: Run) -> None:
