@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from attacks.base import GradientMatching, Inversion, Knowledge, ReconstructionAnswer, ReconstructionTask
+from defenses.base import Transform
 
 #: an optimisation is over when starting again from its best point lowers the distance by less than this share
 STALLED = 0.01

@@ -52,9 +52,9 @@ class InvertingGradients(GradientMatching):
 
     iterations: int = Field(1000, ge=1, le=1_000_000)
     restarts: int = Field(1, ge=1, le=64)
-    # From 26 settings on 8 auxiliary victims each (seed 1000, untrained, mse, 200 to 300 iterations). Best tv: 0.01 for
-    # digits/convnet, 0.1 for CIFAR-10/convnet, 0.3 (the largest tried) for CIFAR-10/ResNet20, so a suite should set it.
-    # Rate: the largest tried; ResNet20, and tv above 0.03 on CIFAR-10, saw no other. Trained models: not tuned.
+    # benchmarks/inversion_quality.py, 8 auxiliary victims, untrained models, 26 settings: the best tv is 0.01 for
+    # digits/convnet, 0.1 for CIFAR-10/convnet, 0.3 (the largest tried) for CIFAR-10/ResNet20, so a suite should set
+    # it; the rate is the largest tried
     learning_rate: float = Field(0.3, gt=0, description="in image units")
     tv: float = Field(3e-2, ge=0, description="weight of the total variation, of images in [0, 1]")
 
@@ -72,7 +72,7 @@ class InvertingGradients(GradientMatching):
         labels = [
             p.labels
             if p.labels is not None
-            else recover_labels(knowledge.task, p.model, p.gradient.values, p.gradient.records)
+            else recover_labels(knowledge.task, p.model, p.gradient.values, p.gradient.records, knowledge.auxiliary)
             for p in problems
         ]
         matcher = Matcher(
