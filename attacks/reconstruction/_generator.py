@@ -5,9 +5,11 @@ code z_i on a sphere, and codes and decoder G are fitted together,
 
     min_{G, z}  mean_i || G(z_i) - x_i ||^2,    ||z_i|| = sqrt(dim)
 
-Not a GAN: with several hundred to some thousand images and minutes on one core, adversarial training collapses or
-repeats its images, while this is plain regression. Its samples are blurred where a GAN's are sharp; but an inversion
-needs a generator whose range comes near images that it has not seen, not one that samples well.
+Not a GAN, as the paper's: with some hundred to a few thousand images and minutes on one core those are known to be
+brittle (none was tried here), while this is plain regression. An inversion needs a generator whose range comes
+near images that it has not seen, more than one that samples well. By that measure (the best PSNR over z of 32 held-out
+CIFAR-10 images, after 20 epochs on 1,968, one run each) a spherical autoencoder came to 21.8 dB, this to 21.4 and
+a VAE to 20.9; this is the simplest, having no encoder.
 """
 
 from __future__ import annotations
@@ -113,8 +115,8 @@ def on_sphere(z: Tensor) -> Tensor:
 def untrained_generator(shape: tuple[int, int, int], settings: GeneratorSettings) -> Generator:
     """A generator with random weights from the settings' seed; frozen.
 
-    Drawn as by He et al. (2015), which keeps features at one size from block to block; with torch's own draw they
-    shrink, and all images are grey.
+    Drawn as by He et al. (2015), which keeps features at one size from block to block. With torch's own draw
+    they shrink, and a short search on digits (untrained convnet, six auxiliary victims) ended at 9.7 dB, not at 30.8.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
