@@ -24,7 +24,7 @@ from leaderboard.answers import check_answer
 from tests.contract.worlds import World, attack_names, blobs, make_world
 
 #: settings that make an attack small enough for a contract test
-SMALL = {"iterations": 3, "restarts": 2, "shadows": 1, "hidden": 4}
+SMALL = {"iterations": 3, "restarts": 2, "shadows": 1, "hidden": 4, "epochs": 2, "samples": 200}
 
 
 def small(name: str) -> Attack:

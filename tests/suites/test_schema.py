@@ -20,7 +20,13 @@ def test_every_suite_of_the_checkout_is_valid(name: str) -> None:
     assert suite.name == name
     assert suite.description
     assert suite.control in [defense.title for defense in suite.defenses]
-    assert "prior" in [attack.name for attack in suite.attacks]  # nothing can be compared without it
+    if suite.observe.rounds:  # a suite that only measures time rebuilds nothing
+        assert "prior" in [attack.name for attack in suite.attacks]  # nothing can be compared without it
+
+
+def test_an_attack_that_rebuilds_needs_something_observed(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"'prior' rebuilds what it observes: observe.rounds must not be empty"):
+        load_suite(str(write_suite(tmp_path, observe={"rounds": []})))
 
 
 def test_a_suite_file_is_read_as_it_stands(tmp_path: Path) -> None:
