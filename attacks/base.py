@@ -20,14 +20,21 @@ from torch import Tensor
 
 from core.errors import Unsupported
 from core.plugins import Plugin
+from core.seeds import derive_seed, digest_of
 from datasets.base import LabelledImages
 from defenses.base import AGGREGATE, Defense, Gradient, Reading, Transform
-from federation.payload import Parameters
+from federation.payload import Parameters, raw_bytes
 from federation.settings import VICTIM, Moment, Public
 from federation.task import Task, task_of
 from federation.view import View
 
 Goal = Literal["reconstruction", "membership", "extraction", "audit"]
+
+
+#: how a flag begins that says that the clock, not the attack, ended the work: such an answer counts as a time-out
+STOPPED = "stopped at its time limit"
+#: how a flag begins that says that an adaptive attack found nothing to adapt to
+NOTHING_TO_IMITATE = "nothing of the defense to imitate"
 
 
 def _silent(line: str) -> None:
@@ -64,6 +71,11 @@ class Knowledge:
     def generator(self) -> torch.Generator:
         """A torch generator from the attack's own seed."""
         return torch.Generator().manual_seed(self.seed)
+
+    def generator_for(self, problem: Inversion, purpose: str) -> torch.Generator:
+        """A generator from the attack's seed and a problem's own gradient, whatever else is attacked beside it."""
+        values = b"".join(raw_bytes(problem.gradient.values[name]) for name in sorted(problem.gradient.values))
+        return torch.Generator().manual_seed(derive_seed(self.seed, purpose, digest_of(values.hex())))
 
     def time_left(self) -> float:
         """Seconds until the deadline; infinite without one."""
@@ -207,6 +219,38 @@ class GradientMatching(ReconstructionAttack):
         if not self.mimic:
             return None
         return tuple(knowledge.defense.mimic(problem.gradient, knowledge.public) for problem in problems)
+
+    def imitation_flags(
+        self, knowledge: Knowledge, problems: tuple[Inversion, ...], *, sees_scale: bool
+    ) -> tuple[str, ...]:
+        """A flag where an adaptive attack is no other than the plain one: a cosine does not see a mere scale."""
+        found = self.transforms(knowledge, problems)
+        if found is None or any(
+            t is not None and (sees_scale or _turns(t, p.gradient.values)) for t, p in zip(found, problems, strict=True)
+        ):
+            return ()
+        known = any(t is not None for t in found)
+        return (NOTHING_TO_IMITATE + (": it only scales, which a cosine does not see" if known else ""),)
+
+
+def _turns(transform: Transform, like: Parameters) -> bool:
+    """Whether a transform changes the direction of a random gradient of these shapes."""
+    generator = torch.Generator().manual_seed(0)
+    given = {name: torch.randn(1, *value.shape, generator=generator) for name, value in like.items()}
+    made = transform(given)
+    first, second = (torch.cat([part[name].flatten().double() for name in given]) for part in (given, made))
+    return float(torch.nn.functional.cosine_similarity(first, second, dim=0)) < 1 - 1e-6
+
+
+def gradient_flags(problems: tuple[Inversion, ...]) -> list[str]:
+    """Remarks on gradients that tell nothing: all zero, or no numbers."""
+    flags = []
+    if any(not any(bool(g.any()) for g in p.gradient.values.values()) for p in problems):
+        flags.append("gradient all zero")
+    broken = sum(not all(bool(g.isfinite().all()) for g in p.gradient.values.values()) for p in problems)
+    if broken:
+        flags.append(f"gradient holds no numbers: {broken} of {len(problems)} problems")
+    return flags
 
 
 class MembershipAttack(Attack):

@@ -11,7 +11,7 @@ from defenses._clipped import Clipped
 from defenses._sum import SummedGradient, encoded
 from defenses._vectors import flat
 from defenses.crypto.fixed_point import FixedPoint, Integers
-from defenses.noise.calibration import gaussian_epsilon
+from defenses.noise.calibration import composed_epsilon, gaussian_epsilon
 from federation.party import Party
 from federation.settings import Public
 
@@ -50,13 +50,12 @@ class NoisyShare(SummedGradient, Clipped):
         if not self.noise:
             return self.base_claims(public, math.inf)
         share = self.share_sigma(public, batch)
-        by_threat = {
-            "server": gaussian_epsilon(self.size(batch) / (share * math.sqrt(clients)), self.delta),
-            "server+keys": gaussian_epsilon(self.size(batch) / share, self.delta),
-        }
-        return self.base_claims(public, self.size(batch) / self.sigma(batch)) | {
-            "sigma_share": share,
-            "epsilon_round_by_threat": by_threat,
-            "honest_clients": self.least_honest(public),
-            "dp_holds": self.clip is not None,
-        }
+        found = self.base_claims(public, self.size(batch) / self.sigma(batch))
+        found |= {"sigma_share": share, "honest_clients": self.least_honest(public), **self.holds()}
+        if self.clip is not None:
+            shares = {"server": clients, "client": clients - 1, "server+keys": 1}
+            mus = {threat: self.size(batch) / (share * math.sqrt(count)) for threat, count in shares.items()}
+            found["epsilon_round_by_threat"] = {t: gaussian_epsilon(mu, self.delta) for t, mu in mus.items()}
+            times = self.compositions(public)
+            found["epsilon_total_by_threat"] = {t: composed_epsilon(mu, times, self.delta) for t, mu in mus.items()}
+        return found

@@ -20,10 +20,12 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from core.randomness import Stream, derive_key
 from defenses._sum import SummedCodes
 from defenses.crypto import shamir
+from defenses.crypto.fixed_point import Integers
 from defenses.crypto.stand_in import Words, to_tensor, to_words, where
-from federation.party import Party, Step
+from federation.party import Message, Occasion, Party, Step
 from federation.payload import Payload
-from federation.settings import SERVER
+from federation.settings import SERVER, Public
+from federation.transcript import Observation
 
 #: bytes of a Shamir share
 SHARE = 33
@@ -81,7 +83,7 @@ class SecureSum(SummedCodes):
             sealed: Payload = {}
             for name, number in numbers.items():
                 text = b"".join(int(s[number]).to_bytes(SHARE, "little") for s in (seeds, masks))
-                sealed[name] = _channel(me, name, me.name, name).encrypt(bytes(12), text, None)
+                sealed[name] = _channel(own, name, me.name, name, me.occasion).encrypt(bytes(12), text, None)
         me.send(SERVER, "shares", {"to": sealed})
 
     def relay_shares(self, me: Party) -> None:
@@ -108,7 +110,7 @@ class SecureSum(SummedCodes):
             masked = codes.astype(np.uint64) + _words(own["seed"], len(codes))
             for name in received["from"]:
                 if name != me.name:
-                    mask = _pair_mask(own["mask"], own["keys"][name]["mask"], me, me.name, name, len(codes))
+                    mask = _pair_mask(own["mask"], own["keys"][name]["mask"], me.occasion, me.name, name, len(codes))
                     masked = masked + mask if _number(me.name) < _number(name) else masked - mask
         me.send(SERVER, "update", {"masked": to_tensor(masked)})
 
@@ -117,8 +119,9 @@ class SecureSum(SummedCodes):
         updates = me.received("update")
         own = me.state["round"]
         total = np.zeros(self.code_count(me.public), dtype=np.uint64)
-        for body in updates.values():
-            total += to_words(body["masked"])
+        with me.phase("Agg"):
+            for body in updates.values():
+                total += to_words(body["masked"])
         own["sum"], own["senders"] = to_tensor(total), sorted(updates)
         me.broadcast(tuple(updates), "survivors", {"senders": sorted(updates)})
 
@@ -130,7 +133,7 @@ class SecureSum(SummedCodes):
         found: Payload = {}
         with me.phase("Grad_Dec"):
             for name, sealed in me.state["round"]["shares"].items():
-                text = _channel(me, name, name, me.name).decrypt(bytes(12), sealed, None)
+                text = _channel(me.state["round"], name, name, me.name, me.occasion).decrypt(bytes(12), sealed, None)
                 found[name] = text[:SHARE] if name in asked["senders"] else text[SHARE:]
         me.send(SERVER, "unmasking", {"shares": found})
 
@@ -151,12 +154,44 @@ class SecureSum(SummedCodes):
                     total += self._open_masks(me, name, secret, len(total))
         self.conclude(me, total.astype(np.int64), len(own["senders"]))
 
+    def opened(self, observation: Observation, public: Public) -> dict[str, Integers]:
+        """t_bar colluders hold the shares of everybody's seed and mask key: with the server they open every update."""
+        server = observation.states[SERVER].get("round", {})
+        colluders = {n: s["round"] for n, s in observation.states.items() if "shares" in s.get("round", {})}
+        if len(colluders) < self.needed(public) or "sharers" not in server:
+            return {}
+        found = {}
+        for message in observation.messages:
+            if message.kind == "update" and message.receiver == SERVER:
+                codes = self._unmasked(message, observation.occasion, server, colluders, self.needed(public))
+                found[message.sender] = codes.astype(np.int64)
+        return found
+
+    def _unmasked(
+        self, message: Message, occasion: Occasion, server: Payload, colluders: dict[str, Payload], needed: int
+    ) -> Words:
+        """One client's codes, from the shares that its colluding neighbours hold."""
+        owner = message.sender
+        parts: tuple[dict[int, int], dict[int, int]] = ({}, {})
+        for name, own in colluders.items():
+            text = _channel(own, owner, owner, name, occasion).decrypt(bytes(12), own["shares"][owner], None)
+            parts[0][_number(name)] = int.from_bytes(text[:SHARE], "little")
+            parts[1][_number(name)] = int.from_bytes(text[SHARE:], "little")
+        seed, private = (shamir.reconstruct(part, needed) for part in parts)
+        codes = to_words(message.payload["masked"])
+        codes = codes - _words(seed, len(codes))
+        for name in server["sharers"]:
+            if name != owner:
+                mask = _pair_mask(private, server["keys"][name]["mask"], occasion, owner, name, len(codes))
+                codes = codes - mask if _number(owner) < _number(name) else codes + mask
+        return codes
+
     def _open_masks(self, me: Party, gone: str, secret: bytes, count: int) -> Words:
         """What the senders' pairwise masks with a client that dropped out add up to, with the sign that removes it."""
         found = np.zeros(count, dtype=np.uint64)
         own = me.state["round"]
         for name in own["senders"]:
-            mask = _pair_mask(secret, own["keys"][name]["mask"], me, gone, name, count)
+            mask = _pair_mask(secret, own["keys"][name]["mask"], me.occasion, gone, name, count)
             found = found - mask if _number(name) < _number(gone) else found + mask
         return found
 
@@ -175,14 +210,13 @@ def _agreed(private: bytes, public: bytes) -> bytes:
     return X25519PrivateKey.from_private_bytes(private).exchange(X25519PublicKey.from_public_bytes(public))
 
 
-def _pair_mask(private: bytes, public: bytes, me: Party, first: str, second: str, count: int) -> Words:
+def _pair_mask(private: bytes, public: bytes, occasion: Occasion, first: str, second: str, count: int) -> Words:
     """PRG(s_uv), the same from both sides, bound to this run of the protocol."""
     pair = sorted((_number(first), _number(second)))
-    return _words(derive_key(_agreed(private, public), "mask", *pair, where(me.occasion)), count)
+    return _words(derive_key(_agreed(private, public), "mask", *pair, where(occasion)), count)
 
 
-def _channel(me: Party, other: str, sender: str, receiver: str) -> ChaCha20Poly1305:
+def _channel(own: Payload, other: str, sender: str, receiver: str, occasion: Occasion) -> ChaCha20Poly1305:
     """The cipher from a sender to a receiver, one of whom is this client; for one message, so one nonce will do."""
-    own = me.state["round"]
     shared = _agreed(own["channel"], own["keys"][other]["channel"])
-    return ChaCha20Poly1305(derive_key(shared, "channel", sender, receiver, where(me.occasion)))
+    return ChaCha20Poly1305(derive_key(shared, "channel", sender, receiver, where(occasion)))

@@ -22,7 +22,7 @@ class SummedCodes(Defense):
     """Clients turn their updates into integers (codes); the server learns the sum of the codes, and nothing else.
 
     t (`honest`) is the least number of honest clients; t_bar = K - t + 1 clients are more than can collude, so whatever
-    they hold together is safe from colluders.
+    they hold together is safe from colluders. With K = 2 that is one client: there is nobody to hide among.
     """
 
     honest: int | None = Field(
@@ -67,8 +67,12 @@ class SummedCodes(Defense):
         return public.training.per_round - self.least_honest(public) + 1
 
     def enough(self, public: Public, clients: int) -> bool:
-        """Whether a sum over so many clients may be opened: over fewer than t it would tell too much of each."""
-        return clients >= max(self.least_honest(public), self.needed(public))
+        """Whether a sum over so many clients may be opened: over fewer than t it would tell too much of each.
+
+        Where noise counts on t - 1 honest shares beside K - t colluders, at most one client may be missing.
+        """
+        least = public.training.per_round - 1 if getattr(self, "noise", False) else self.needed(public)
+        return clients >= max(self.least_honest(public), least)
 
     def check(self, public: Public) -> None:
         """There must be as many clients as are taken for honest."""

@@ -35,18 +35,25 @@ class ThresholdSum(Encrypted):
 
     Round: clients send Enc(codes); the server multiplies the ciphertexts and sends Enc(sum) to t_bar = K - t + 1
     clients, each of which returns a partial decryption; the server combines them. t is the least number of
-    honest clients.
+    honest clients. Decryptors send no proofs (`threshold.prove` would make them): everybody follows the protocol. The
+    first t_bar senders are asked to decrypt; if one of them vanishes then, the round is lost.
     """
 
     code_bits: ClassVar[int]
 
     key_bits: int = Field(
-        2048, ge=128, le=8192, multiple_of=2, description="size of the modulus; under 2048 is for tests alone"
+        2048, ge=128, le=8192, multiple_of=8, description="size of the modulus; under 2048 is for tests alone"
     )
 
     def check(self, public: Public) -> None:
-        """A code must fit into a plaintext."""
+        """A code must fit into a plaintext, and whoever holds a share takes part: t_bar is meant among K clients."""
         super().check(public)
+        clients, each = public.training.clients, public.training.per_round
+        if each < clients:
+            raise UserError(
+                f"The defense '{self.name}' needs all clients in every round, since all hold key shares; "
+                f"given: {each} of {clients}."
+            )
         try:
             self.packing(public)
         except ValueError as reason:
@@ -79,7 +86,10 @@ class ThresholdSum(Encrypted):
         return (distribute, update, combine, decrypt, *opening, aggregate)
 
     def deal(self, me: Party) -> None:
-        """Dealer, once: make the keys, send the public one to all and a share to every client, forget the rest."""
+        """Dealer, once: make the keys, send the public one to all and a share to every client.
+
+        Only under `crypto: sampled` it keeps something: the master of the stand-in cipher, to open sums with.
+        """
         clients = me.public.clients
         needed = self.needed(me.public)
         shares: Sequence[Share] = ()

@@ -188,9 +188,9 @@ class HybridAlpha(Encrypted, NoisyShare):
         me.send(SERVER, "functional_key", body, size=wire)
 
     def allowed(self, public: Public, weights: Mapping[str, int]) -> bool:
-        """The authority's inference prevention: known clients, equal weights of 1, at least t of them."""
+        """The authority's inference prevention: known clients, equal weights of 1, enough of them."""
         known = all(name in public.clients for name in weights)
-        return known and set(weights.values()) == {1} and len(weights) >= self.least_honest(public)
+        return known and set(weights.values()) == {1} and self.enough(public, len(weights))
 
     def _packed_key(self, me: Party, weights: Mapping[str, int], count: int) -> Payload:
         keys = {me.public.clients.index(name): SlotKey(**me.keys["master"][name]) for name in weights}
@@ -257,8 +257,13 @@ class HybridAlpha(Encrypted, NoisyShare):
 
     def claims(self, public: Public) -> dict[str, Any]:
         """What the noise gives, and the sizes of the cryptography."""
+        found = super().claims(public)
+        if self.variant == "as-specified" and "epsilon_round_by_threat" in found:
+            by_threat = found["epsilon_round_by_threat"]
+            by_threat["server"] = by_threat["server+keys"]
+            found |= {"dp_holds": False, "reason": "one key opens every mixture of ciphertexts: single updates leak"}
         sizes = {"group_bits": MODP_2048.p.bit_length(), "variant": self.variant, "crypto": self.crypto}
-        return super().claims(public) | sizes
+        return found | sizes
 
 
 def _pairs(blob: bytes) -> Pairs:

@@ -35,5 +35,5 @@ class Ldp(Clipped):
         """The claimed and the composed epsilon: both hold against every threat."""
         found = self.base_claims(public, gaussian_mu(self.epsilon, self.delta))
         if self.noise:
-            found |= {"sigma_local": self.sigma(public.training.batch_size), "dp_holds": self.clip is not None}
+            found |= {"sigma_local": self.sigma(public.training.batch_size), **self.holds()}
         return found

@@ -44,7 +44,8 @@ class MpDpPlus(SecureSum, Budget, PerturbedParts):
     transitional: ClassVar[bool] = False
     spread: ClassVar[float] = 2.0
 
-    # wide bounds cost little where gamma is small: at these values the recovered noise is 1.1 times that of cdp's sum
+    # wide bounds cost little where gamma is small: at these values 1.1 times the noise of the gradient alone. Against
+    # cdp there are also sqrt(K / (t - 1)), 1.6 for K = 5, and R, 1.1 on average: 1.9 in all
     clip_psi: float = Field(500.0, gt=0, description="L2 bound of an example's Psi")
     clip_phi: float = Field(1e5, gt=0, description="L2 bound of an example's Phi")
     gamma: float = Field(3e-4, gt=0, le=1, description="largest gamma: the smaller, the less noise and hiding")
@@ -69,7 +70,8 @@ class MpDpPlus(SecureSum, Budget, PerturbedParts):
         if self.clip is None or me.batch is None:
             return None
         factors = torch.ones(len(me.batch))
-        norms = part_norms(self.expanded(me.public), *self.inputs(me))
+        with me.phase("Train"):
+            norms = part_norms(self.expanded(me.public), *self.inputs(me))
         for norm, bound in zip(norms, self.bounds(), strict=True):
             factors = torch.minimum(factors, (bound / norm.clamp(min=1e-12)).float())
         if me.oracle is not None:
@@ -121,5 +123,5 @@ class MpDpPlus(SecureSum, Budget, PerturbedParts):
             **{f"sigma_share_{part}": sigma for part, sigma in self.share_sigmas(public, batch).items()},
             "epsilon_round_by_threat": {"server": gaussian_epsilon(mu / all_noise, self.delta)},
             "honest_clients": self.least_honest(public),
-            "dp_holds": True,
+            **self.holds(),
         }

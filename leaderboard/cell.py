@@ -6,6 +6,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from attacks.base import STOPPED, ReconstructionAnswer
 from core.errors import Unsupported, UserError
 from federation.settings import Training
 from federation.view import parse_threat
@@ -44,7 +45,8 @@ def _compute(job: Job, cage: Cage, log: Path) -> Record:
             raise Unsupported(f"the defense {job.training.defense.name} has no strategy of an active server")
         answer, cost = _answer(job, cage, log)
         scored = score(job, answer)
-        return Record(**base, status="ok", cost=cost, **scored)
+        late = _stopped(answer)
+        return Record(**base, status="timeout" if late else "ok", reason=late, cost=cost, **scored)
     except Unsupported as reason:
         return Record(**base, status="skipped", reason=_line(str(reason)))
     except AttackFailed as failure:
@@ -69,8 +71,15 @@ def _answer(job: Job, cage: Cage, log: Path) -> tuple[Answer, Cost]:
     if job.answer_file.exists():
         kept, spent = load_answer(job.answer_file)
         check_answer(kept, errand.task, shape)
-        return kept, spent
+        if not _stopped(kept):  # such a one is tried again
+            return kept, spent
     answer, cost = run_attack(errand, cage, log)
     check_answer(answer, errand.task, shape)
-    save_answer(job.answer_file, answer, cost)
+    if not _stopped(answer) or isinstance(answer, ReconstructionAnswer):
+        save_answer(job.answer_file, answer, cost)  # images are shown also when the clock ended the search
     return answer, cost
+
+
+def _stopped(answer: Answer) -> str:
+    """The flag that says that the clock ended the attack; its answer is scored, but not taken for all it can do."""
+    return next((flag for flag in answer.flags if flag.startswith(STOPPED)), "")

@@ -20,7 +20,8 @@ MEASURED, EXTRAPOLATED = "", " (extrapolated)"
 NOTES = (
     "CPU seconds of one thread a round: the server's for all clients, a client's as the mean over the clients that "
     "took part (so client Grad_Dec is spread over all, though only some decrypt).",
-    "Key_Gen is set-up and all key material of the run, of all parties together, over its rounds.",
+    "Key_Gen is set-up and all key material of the run over its rounds: server, dealer or authority, and one client "
+    "(tables of powers are built once a process and counted for one client).",
     "The total is the server, the keys and one client: clients work side by side.",
 )
 
@@ -64,9 +65,12 @@ def _means(trainings: Sequence[TrainingSummary]) -> dict[str, float]:
             for key, value in seconds.items():
                 phase = key.partition("/")[2]
                 name = "keys/Key_Gen" if phase == "Key_Gen" else key
-                turns = summary.client_rounds if name.startswith("client/") else summary.rounds
+                turns = summary.client_rounds if key.startswith("client/") else summary.rounds
                 found[f"{name}{kind}"] = found.get(f"{name}{kind}", 0.0) + value / max(1, turns) / len(trainings)
     found[f"total{MEASURED}"] = sum(value for key, value in found.items() if not key.endswith(EXTRAPOLATED))
+    if any(s.claims.get("crypto") == "sampled" and not s.extrapolated_seconds for s in trainings):
+        del found[f"total{MEASURED}"]  # nothing was encrypted at all
+        return found
     extrapolated = sum(value for key, value in found.items() if key.endswith(EXTRAPOLATED))
     if extrapolated:
         del found[f"total{MEASURED}"]  # a total without its encryption would mislead

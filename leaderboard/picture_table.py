@@ -23,7 +23,7 @@ from leaderboard.files import write_bytes
 from leaderboard.pictures import Picture, side_by_side
 from leaderboard.record import Record
 from leaderboard.render.shared import plain
-from leaderboard.tables import PRIOR
+from leaderboard.scoring import PRIOR
 
 Images = Callable[[Record], Tensor | None]
 TILES = 4  # targets to a cell: four columns of them still fit on a page

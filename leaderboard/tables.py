@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from attacks.base import NOTHING_TO_IMITATE
 from core.seeds import natural_order
 from leaderboard.ranking import (
     Evidence,
@@ -24,11 +25,11 @@ from leaderboard.ranking import (
     worst,
 )
 from leaderboard.record import Record
+from leaderboard.scoring import PRIOR
 from leaderboard.statistics import Interval, wilson
 from leaderboard.table import Cell, Column, Row, Table
 from leaderboard.utility import Utility, utility_of
 
-PRIOR = "prior"
 TOO_FEW = "the reported half has fewer than 100 non-members"
 COMMON = (
     Column("rank", "rank", digits=0, direction="lower", help="1 leaks least; equal ranks are ties"),
@@ -228,7 +229,7 @@ def _finish(
     broken = [record for record in records if record.status != "ok"]
     if broken:
         notes = [*notes, f"{len(broken)} of {len(records)} cells did not give a score; see the list of cells."]
-    if not any(record.cell.adaptive for record in records):
+    if not any(_is_adaptive(record) for record in records):
         notes = [
             *notes,
             "Only plain attacks ran here: none of them knows the defense. A good rank shows no more than that.",
@@ -238,6 +239,12 @@ def _finish(
     notes = [*notes, utility.note]
     table = Table(title, tuple(columns), tuple(done), tuple(notes))
     return table.mark_best() if len(ranked) > 1 else table
+
+
+def _is_adaptive(record: Record) -> bool:
+    """Whether the attack gave an answer and really used what it knows of the defense."""
+    plain = any(flag.startswith(NOTHING_TO_IMITATE) for flag in record.flags)
+    return record.cell.adaptive and record.status == "ok" and not plain
 
 
 def _why_not(name: str, utility: Utility, records: Sequence[Record]) -> str:

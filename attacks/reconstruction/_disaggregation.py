@@ -8,7 +8,7 @@ input of the last.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -44,7 +44,9 @@ def has_rank(matrix: Tensor, records: int) -> bool:
     return float(sizes[records - 1]) > GAP * _rounding(sizes, records)
 
 
-def factorisations(matrix: Tensor, records: int, samples: int, generator: torch.Generator) -> Iterator[Factors]:
+def factorisations(
+    matrix: Tensor, records: int, samples: int, generator: torch.Generator, stop: Callable[[], bool] = lambda: False
+) -> Iterator[Factors]:
     """Better and better guesses at G = S X for a matrix that `has_rank`; the caller stops at one that is consistent.
 
     With the singular vectors G = U V (U (n, B) orthonormal), every column of S is U q for some q. B - 1 rows of U that
@@ -63,6 +65,8 @@ def factorisations(matrix: Tensor, records: int, samples: int, generator: torch.
         return
     chosen, count = basis.new_empty(0, records), -1
     for _ in range(-(-samples // CHUNK)):
+        if stop():
+            return
         # the sparsest independent set of a union is among the sparsest independent sets of its parts (a matroid)
         # (elimination loses digits, so the first look is coarse; each is then solved again from all of its zeros)
         pool = torch.cat([chosen, _sparsest(_null_vectors(alive, generator), alive, COARSE * tolerance)])

@@ -8,9 +8,8 @@ from torch.func import grad, vmap
 
 from attacks.base import Inversion, Knowledge
 from attacks.reconstruction._grouped import can_group, grouped_gradients
-from core.seeds import derive_seed, digest_of
 from defenses.base import Transform
-from federation.payload import Parameters, raw_bytes
+from federation.payload import Parameters
 from federation.task import Task
 
 #: candidate images whose gradients are held in memory at once (one problem at least)
@@ -40,8 +39,10 @@ class Matcher:
         soft = torch.nn.functional.one_hot(labels, task.public.classes).to(device, dtype)
         self.labels = soft.repeat(restarts, 1, 1)  # soft labels: vmap has no one_hot
         rows = [[p.gradient.values[name].flatten() for name in task.parameter_names] for p in problems]
-        self.targets = torch.stack([torch.cat(row) for row in rows]).to(device, dtype).repeat(restarts, 1)
-        self.target_norm = _norm(self.targets)
+        raw = torch.stack([torch.cat([part.double() for part in row]) for row in rows])
+        # of length one, so that tiny gradients (of a fitted model) are matched as well as large ones
+        unit = raw / raw.norm(dim=1, keepdim=True).clamp(min=1e-300)
+        self.targets = unit.to(device, dtype).repeat(restarts, 1)
         self.transforms = transforms * restarts if transforms is not None else (None,) * (restarts * len(problems))
         first = problems[0].model
         self.shared = all(p.model is first or all(torch.equal(p.model[n], first[n]) for n in first) for p in problems)
@@ -65,7 +66,8 @@ class Matcher:
             part = slice(start, start + size)
             candidates = images[part].detach().requires_grad_()
             cost = self._costs(candidates, part)
-            slopes += torch.autograd.grad(cost.sum(), candidates)
+            # a candidate without any gradient has no slope: it stays, and does not become no number
+            slopes.append(torch.autograd.grad(cost.sum(), candidates)[0].nan_to_num(0, 0, 0))
             costs.append(cost.detach())
         return torch.cat(costs), torch.cat(slopes)
 
@@ -76,7 +78,8 @@ class Matcher:
             found = self._transformed(found, transforms)
         flat = torch.cat([g.flatten(1) for g in found], dim=1)
         dot = (flat * self.targets[part]).sum(1)
-        return 1 - dot / (_norm(flat) * self.target_norm[part]).clamp(min=1e-12)
+        found_costs: Tensor = 1 - dot / flat.norm(dim=1).clamp(min=1e-30)
+        return found_costs
 
     def _transformed(self, gradients: list[Tensor], transforms: tuple[Transform | None, ...]) -> list[Tensor]:
         """Each problem's gradients through its own transform."""
@@ -123,15 +126,11 @@ class Matcher:
         labels = self.labels[:1, :1].expand(2, 2, -1)
         try:
             ours = grouped_gradients(self.task, self.models, images, labels)
-        except RuntimeError:  # shapes that do not fit: the network uses its weights in another way
+        except (RuntimeError, TypeError, IndexError):  # the network uses its weights in another way
             return False
         weights = {name: self.models[name] for name in self.task.parameter_names}
         pairs = zip(ours, self._mapped(weights, images, labels), strict=True)
         return all(torch.allclose(a, b, rtol=1e-3, atol=1e-3 * float(b.abs().max())) for a, b in pairs)
-
-
-def _norm(rows: Tensor) -> Tensor:
-    return rows.square().sum(1).sqrt()
 
 
 def _cast(value: Tensor, dtype: torch.dtype) -> Tensor:
@@ -145,8 +144,7 @@ def starting_points(knowledge: Knowledge, problems: tuple[Inversion, ...], resta
     """
     found = []
     for problem in problems:
-        values = b"".join(raw_bytes(problem.gradient.values[name]) for name in sorted(problem.gradient.values))
-        generator = torch.Generator().manual_seed(derive_seed(knowledge.seed, "start", digest_of(values.hex())))
+        generator = knowledge.generator_for(problem, "start")
         shape = (restarts, problem.gradient.records, *knowledge.public.shape)
         found.append(torch.randn(shape, generator=generator))
     return (0.5 + 0.25 * torch.stack(found, dim=1).flatten(0, 1)).clamp(0, 1).to(knowledge.device)

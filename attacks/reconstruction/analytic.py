@@ -10,7 +10,15 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from attacks.base import Inversion, Knowledge, ReconstructionAnswer, ReconstructionAttack, ReconstructionTask
+from attacks.base import (
+    STOPPED,
+    Inversion,
+    Knowledge,
+    ReconstructionAnswer,
+    ReconstructionAttack,
+    ReconstructionTask,
+    gradient_flags,
+)
 from attacks.reconstruction._disaggregation import Factors, factorisations, has_rank
 from core.errors import Unsupported
 from federation.payload import Parameters
@@ -18,6 +26,8 @@ from federation.task import Task
 
 #: share of a record's active neurons that its image must really activate
 AGREEMENT = 0.99
+#: a draw meets one of B records in 2^(1 - B): beyond this many no number of draws would do
+MOST_RECORDS = 20
 #: misfit of a record below which nothing else is tried
 EXACT = 1e-4
 #: points of the search for the scale: first over three decades, then around every minimum
@@ -73,16 +83,18 @@ class Analytic(ReconstructionAttack):
         """Solve every problem on its own."""
         problems = task.problems(knowledge)
         _check_layer(knowledge.task, problems)
-        images, residuals, zero, apart = [], [], False, 0
+        images, residuals, late, apart = [], [], 0, 0
         for index, problem in enumerate(problems):
-            zero = zero or not any(bool(g.any()) for g in problem.gradient.values.values())
+            late += knowledge.time_left() <= 0
             found = self._solve(knowledge, problem) if knowledge.time_left() > 0 else None
             residuals.append(found.residual if found is not None else 1.0)
             apart += found is not None
             images.append(_images(knowledge, problem, found))
             knowledge.progress(f"problem {index + 1} of {len(problems)}: residual {residuals[-1]:.2g}")
         inconsistent = sum(r > self.tolerance for r in residuals)
-        flags = ["gradient all zero"] if zero else []
+        flags = gradient_flags(problems)
+        if late:
+            flags.append(f"{STOPPED} before {late} of {len(problems)} problems")
         if inconsistent:
             flags.append(f"not consistent with the gradient: {inconsistent} of {len(problems)} problems")
         if apart < len(problems):
@@ -100,14 +112,13 @@ class Analytic(ReconstructionAttack):
             return None
         layer = _Layer(knowledge.task, problem, weight, bias)
         best: tuple[float, Factors] | None = None
-        for factors in factorisations(matrix, records, self.samples, knowledge.generator()):
+        random = knowledge.generator_for(problem, "rows")
+        for factors in factorisations(matrix, records, self.samples, random, lambda: knowledge.time_left() <= 0):
             oriented, agreement = layer.oriented(factors)
             if agreement >= AGREEMENT and (found := layer.solved(oriented)).residual <= self.tolerance:
                 return found
             if best is None or agreement > best[0]:
                 best = agreement, oriented
-            if knowledge.time_left() <= 0:
-                break
         return layer.solved(best[1]) if best is not None else None
 
 
@@ -236,8 +247,9 @@ def _check_layer(task: Task, problems: tuple[Inversion, ...]) -> None:
     if len(shape) != 2 or shape[1] != math.prod(task.public.shape):
         raise Unsupported(f"the closed form needs a fully connected first layer, which {task.public.model} has not")
     most = max(problem.gradient.records for problem in problems)
-    if most > min(shape):
-        raise Unsupported(f"a first layer of {shape[0]} x {shape[1]} cannot tell {most} records apart")
+    if most > min(*shape, MOST_RECORDS):
+        few = min(*shape, MOST_RECORDS)
+        raise Unsupported(f"a first layer of {shape[0]} x {shape[1]} tells at most {few} records apart, not {most}")
 
 
 def _images(knowledge: Knowledge, problem: Inversion, found: _Found | None) -> Tensor:

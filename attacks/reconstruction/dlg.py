@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -12,7 +13,15 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from attacks.base import GradientMatching, Inversion, Knowledge, ReconstructionAnswer, ReconstructionTask
+from attacks.base import (
+    STOPPED,
+    GradientMatching,
+    Inversion,
+    Knowledge,
+    ReconstructionAnswer,
+    ReconstructionTask,
+    gradient_flags,
+)
 from defenses.base import Transform
 
 #: an optimisation is over when starting again from its best point lowers the distance by less than this share
@@ -35,6 +44,7 @@ class _Best:
     inputs: Tensor
     logits: Tensor
     cost: float = math.inf
+    stopped: bool = False
 
     def offer(self, inputs: Tensor, logits: Tensor, cost: float) -> None:
         """Keep the point if it is better; one that is no number never is."""
@@ -77,26 +87,27 @@ class Dlg(GradientMatching):
     def reconstruct(self, knowledge: Knowledge, task: ReconstructionTask) -> ReconstructionAnswer:
         """Invert every problem on its own."""
         problems = task.problems(knowledge)
-        generator = knowledge.generator()
-        images, costs, zero = [], [], False
+        images, costs, late = [], [], 0
         transforms = self.transforms(knowledge, problems) or (None,) * len(problems)
         for index, (problem, transform) in enumerate(zip(problems, transforms, strict=True)):
-            zero = zero or not any(bool(g.any()) for g in problem.gradient.values.values())
-            best = self._invert(knowledge, problem, transform, generator)
-            images.append(_images(knowledge, best.inputs))
+            left = max(0.0, knowledge.time_left()) / (len(problems) - index)  # each problem its share
+            best = self._invert(replace(knowledge, deadline=time.monotonic() + left), problem, transform)
+            late += best.stopped
+            images.append(_images(knowledge, best.inputs).cpu())
             # no starting point may have had a distance at all: a model or gradient without numbers
             costs.append(best.cost if math.isfinite(best.cost) else 1.0)
             knowledge.progress(f"problem {index + 1} of {len(problems)}: relative distance {costs[-1]:.2g}")
-        flags = ["gradient all zero"] if zero else []
+        flags = [*gradient_flags(problems), *self.imitation_flags(knowledge, problems, sees_scale=True)]
+        if late:
+            flags.append(f"{STOPPED} in {late} of {len(problems)} problems")
         stuck = sum(cost > UNSOLVED for cost in costs)
         if stuck:
             flags.append(f"not converged: relative distance above {UNSOLVED} in {stuck} of {len(problems)} problems")
         return ReconstructionAnswer(tuple(images), tuple(flags), {"matching_cost": sum(costs) / len(costs)})
 
-    def _invert(
-        self, knowledge: Knowledge, problem: Inversion, transform: Transform | None, generator: torch.Generator
-    ) -> _Best:
+    def _invert(self, knowledge: Knowledge, problem: Inversion, transform: Transform | None) -> _Best:
         """The best of all restarts."""
+        generator = knowledge.generator_for(problem, "start")
         records, classes = problem.gradient.records, knowledge.public.classes
         labels = self.labels_for(knowledge, problem)
         fixed = one_hot(labels, classes).float().to(knowledge.device) if labels is not None else None
@@ -110,7 +121,9 @@ class Dlg(GradientMatching):
             found.append(best)
             if best.cost < SOLVED or knowledge.time_left() <= 0:
                 break
-        return min(found, key=lambda best: best.cost)
+        winner = min(found, key=lambda best: best.cost)
+        winner.stopped = winner.cost >= SOLVED and (len(found) < self.restarts or any(b.stopped for b in found))
+        return winner
 
     def _descend(self, knowledge: Knowledge, distance: Distance, best: _Best, fixed: Tensor | None) -> None:
         """L-BFGS steps from the best point, again and again from it where they fail; improves `best` in place."""
@@ -118,7 +131,11 @@ class Dlg(GradientMatching):
         while steps > 0 and best.cost > SOLVED:
             optimiser, closure = _lbfgs(distance, best, fixed)
             before = math.inf
-            while steps > 0 and best.cost > SOLVED and (knowledge.time_left() > 0 or best.cost == math.inf):
+            while steps > 0 and best.cost > SOLVED:
+                if knowledge.time_left() <= 0:
+                    closure()  # at least its own distance is known
+                    best.stopped = True
+                    return
                 optimiser.step(closure)  # type: ignore[no-untyped-call]
                 steps -= 1
                 if not best.cost < before:

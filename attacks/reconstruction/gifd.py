@@ -13,7 +13,15 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from attacks.base import GradientMatching, Inversion, Knowledge, ReconstructionAnswer, ReconstructionTask
+from attacks.base import (
+    STOPPED,
+    GradientMatching,
+    Inversion,
+    Knowledge,
+    ReconstructionAnswer,
+    ReconstructionTask,
+    gradient_flags,
+)
 from attacks.reconstruction._generator import (
     Generator,
     GeneratorSettings,
@@ -23,8 +31,6 @@ from attacks.reconstruction._generator import (
 )
 from attacks.reconstruction._labels import recover_labels
 from attacks.reconstruction._matching import Matcher, total_variation
-from core.seeds import derive_seed, digest_of
-from federation.payload import raw_bytes
 
 #: features between z and the image
 LAYERS = 4
@@ -209,19 +215,16 @@ class Gifd(GradientMatching):
     def reconstruct(self, knowledge: Knowledge, task: ReconstructionTask) -> ReconstructionAnswer:
         """Invert every problem; all share one optimisation."""
         problems = task.problems(knowledge)
-        flags = []
-        if any(not any(bool(g.any()) for g in p.gradient.values.values()) for p in problems):
-            flags.append("gradient all zero")
+        flags = [*gradient_flags(problems), *self.imitation_flags(knowledge, problems, sees_scale=False)]
         generator, finished = self._make_generator(knowledge)
         if not finished:
-            flags.append("half of the time limit was not enough to train the generator")
+            flags.append(f"{STOPPED}: half of it was not enough to train the generator")
         search = Search(knowledge, problems[0].gradient.records, self.tv, self.iterations)
         images, costs = self._invert(search, generator, problems)
         if search.made < self.iterations * self._stages:
-            flags.append(
-                f"stopped at its time limit after {search.made} of {self.iterations * self._stages} iterations"
-            )
-        if not float(costs.median()) <= 0.5:
+            flags.append(f"{STOPPED} after {search.made} of {self.iterations * self._stages} iterations")
+        costs = costs.nan_to_num(1.0)
+        if float(costs.median()) > 0.5:
             flags.append("not converged: the median matching cost is above 0.5")
         return ReconstructionAnswer(tuple(images.cpu()), tuple(flags), {"matching_cost": float(costs.mean())})
 
@@ -276,7 +279,6 @@ def _codes(knowledge: Knowledge, problems: tuple[Inversion, ...], restarts: int,
     """
     found = []
     for problem in problems:
-        values = b"".join(raw_bytes(problem.gradient.values[name]) for name in sorted(problem.gradient.values))
-        random = torch.Generator().manual_seed(derive_seed(knowledge.seed, "codes", digest_of(values.hex())))
+        random = knowledge.generator_for(problem, "codes")
         found.append(torch.randn(restarts, problem.gradient.records, latent, generator=random))
     return on_sphere(torch.stack(found, dim=1).flatten(0, 2)).to(knowledge.device)

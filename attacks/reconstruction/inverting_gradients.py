@@ -10,7 +10,14 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from attacks.base import GradientMatching, Knowledge, ReconstructionAnswer, ReconstructionTask
+from attacks.base import (
+    STOPPED,
+    GradientMatching,
+    Knowledge,
+    ReconstructionAnswer,
+    ReconstructionTask,
+    gradient_flags,
+)
 from attacks.reconstruction._labels import recover_labels
 from attacks.reconstruction._matching import Matcher, SignedAdam, starting_points, total_variation
 
@@ -67,7 +74,7 @@ class InvertingGradients(GradientMatching):
         return 3.0 * self.iterations * self.restarts * problems, 0.0
 
     def reconstruct(self, knowledge: Knowledge, task: ReconstructionTask) -> ReconstructionAnswer:
-        """Invert every problem; problems of one size share one optimisation."""
+        """Invert all problems (of one size) in one optimisation."""
         problems = task.problems(knowledge)
         labels = [
             p.labels
@@ -85,12 +92,11 @@ class InvertingGradients(GradientMatching):
         )
         best = self._descend(knowledge, matcher, starting_points(knowledge, problems, self.restarts))
         images, costs = self._pick(best)
-        flags = []
-        if any(not any(bool(g.any()) for g in p.gradient.values.values()) for p in problems):
-            flags.append("gradient all zero")
+        flags = [*gradient_flags(problems), *self.imitation_flags(knowledge, problems, sees_scale=False)]
         if best.iterations < self.iterations:
-            flags.append(f"stopped at its time limit after {best.iterations} of {self.iterations} iterations")
-        if not float(costs.median()) <= 0.5:
+            flags.append(f"{STOPPED} after {best.iterations} of {self.iterations} iterations")
+        costs = costs.nan_to_num(1.0)
+        if float(costs.median()) > 0.5:
             flags.append("not converged: the median matching cost is above 0.5")
         return ReconstructionAnswer(tuple(images), tuple(flags), {"matching_cost": float(costs.mean())})
 

@@ -52,6 +52,14 @@ class Budget(Settings):
 
         return clipped
 
+    def holds(self) -> dict[str, Any]:
+        """Whether the budget is one of differential privacy, given that all noise is Gaussian."""
+        if self.clip is None:
+            return {"dp_holds": False, "reason": "clip is off: S has no bound"}
+        if self.sensitivity == "client":
+            return {"dp_holds": False, "reason": "S = B counts a missing client; two updates may differ by 2B"}
+        return {"dp_holds": True}
+
     def budget_claims(self, public: Public, mu: float) -> dict[str, Any]:
         """For the record: the claimed epsilon, and the total that the same noise composes to if it were Gaussian.
 

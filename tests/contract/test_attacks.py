@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 import torch
 
 from attacks.base import (
+    STOPPED,
     Attack,
+    Inversion,
     Knowledge,
     MembershipAttack,
     MembershipTask,
@@ -18,6 +22,7 @@ from attacks.base import (
 from core import registry
 from core.errors import Unsupported
 from core.seeds import digest_of
+from defenses.base import Defense
 from defenses.fedavg import FedAvg
 from federation.view import THREATS
 from leaderboard.answers import check_answer
@@ -127,3 +132,72 @@ def test_adding_global_randomness_changes_nothing(world: World, name: str) -> No
 def test_a_client_has_no_gradient_to_invert(world: World, name: str) -> None:
     with pytest.raises(Unsupported, match="neither the victim's gradient"):
         run(small(name), knowledge(world, "client"), world)
+
+
+# --- reconstruction: other problems than one record of one client ------------------------------
+
+REBUILDING = attack_names("reconstruction")
+
+
+@pytest.fixture(scope="module")
+def sums_only() -> World:
+    defense = registry.create("defense", "secagg")
+    assert isinstance(defense, Defense)
+    return make_world(defense, model_parameters={"hidden": [8]})
+
+
+@pytest.mark.parametrize("name", REBUILDING)
+def test_an_attack_rebuilds_as_many_images_as_an_aggregate_has_records(sums_only: World, name: str) -> None:
+    """secagg's server knows the mean over three clients alone; the labels that are known are the victim's, not all."""
+    known = Knowledge(sums_only.view("server"), sums_only.defense, sums_only.auxiliary, 5)
+    attack = small(name)
+    assert isinstance(attack, ReconstructionAttack)
+    task = replace(reconstruction_task(sums_only), known_labels=None, sizes=(3,) * sums_only.watch.targets)
+    check_answer(attack.reconstruct(known, task), task, sums_only.outcome.public.shape)
+
+
+@dataclass(frozen=True)
+class Given(ReconstructionTask):
+    """These problems, whatever the view says."""
+
+    found: tuple[Inversion, ...] = ()
+
+    def problems(self, knowledge: Knowledge) -> tuple[Inversion, ...]:
+        return self.found
+
+
+@pytest.mark.parametrize("name", [n for n in REBUILDING if n != "prior"])
+def test_a_gradient_without_numbers_spoils_only_its_own_problem(world: World, name: str) -> None:
+    known = knowledge(world, "server")
+    sound, other = reconstruction_task(world).problems(known)
+    broken = {key: torch.full_like(value, torch.nan) for key, value in other.gradient.values.items()}
+    asked = Given(
+        "first", 0, 2, 1, None, (1, 1), (sound, replace(other, gradient=replace(other.gradient, values=broken)))
+    )
+    attack = small(name)
+    assert isinstance(attack, ReconstructionAttack)
+    answer = attack.reconstruct(known, asked)
+    check_answer(answer, asked, world.outcome.public.shape)
+    assert any("holds no numbers: 1 of 2" in flag for flag in answer.flags)
+
+
+@pytest.mark.parametrize("name", [n for n in REBUILDING if n != "prior"])
+def test_the_order_of_the_problems_changes_nothing(world: World, name: str) -> None:
+    known = knowledge(world, "server")
+    problems = reconstruction_task(world).problems(known)
+    attack = small(name)
+    assert isinstance(attack, ReconstructionAttack)
+    first = attack.reconstruct(known, Given("first", 0, 2, 1, None, (1, 1), problems)).images
+    second = attack.reconstruct(known, Given("first", 0, 2, 1, None, (1, 1), problems[::-1])).images
+    for a, b in zip(first, second[::-1], strict=True):
+        assert torch.allclose(a, b, atol=1e-3)  # sums over problems are in another order: rounding alone differs
+
+
+@pytest.mark.parametrize("name", [n for n in REBUILDING if n not in ("prior", "analytic")])
+def test_an_attack_without_time_answers_at_once_and_says_so(world: World, name: str) -> None:
+    attack = small(name)
+    assert isinstance(attack, ReconstructionAttack)
+    late = replace(knowledge(world, "server"), deadline=time.monotonic())
+    answer = attack.reconstruct(late, reconstruction_task(world))
+    check_answer(answer, reconstruction_task(world), world.outcome.public.shape)
+    assert any(flag.startswith(STOPPED) for flag in answer.flags)

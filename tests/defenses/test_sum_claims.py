@@ -128,7 +128,7 @@ def test_a_wrong_number_of_honest_clients(name: str) -> None:
 @pytest.mark.parametrize("name", ["tp-smc", "pile"])
 @pytest.mark.parametrize(
     ("bits", "reason"),
-    [(255, "a multiple of 2"), (126, "greater than or equal to 128"), (8194, "less than or equal to 8192")],
+    [(255, "a multiple of 8"), (120, "greater than or equal to 128"), (8200, "less than or equal to 8192")],
 )
 def test_a_wrong_key_size(name: str, bits: int, reason: str) -> None:
     found = refusal(name, {"key_bits": bits})
