@@ -96,8 +96,8 @@ class Watch(Settings):
         return self
 
     def check_targets(self, shard: int) -> None:
-        """Refuse more targets than the victim has records."""
-        if self.targets > shard:
+        """Refuse more targets than the victim has records; where nothing is observed there are none."""
+        if self.rounds and self.targets > shard:
             raise UserError(f"targets ({self.targets}) must be at most the victim's records; given: {shard}.")
 
     def indices(self, total: int) -> dict[int, Moment]:

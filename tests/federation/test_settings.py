@@ -87,6 +87,7 @@ def test_a_batch_larger_than_a_shard_is_refused() -> None:
 
 def test_more_targets_than_records_are_refused() -> None:
     Watch(targets=8).check_targets(8)
+    Watch(targets=8, rounds=()).check_targets(7)  # nothing is observed, so nothing is a target
     with pytest.raises(UserError, match=r"targets \(8\) must be at most the victim's records; given: 7\."):
         Watch(targets=8).check_targets(7)
 
