@@ -32,8 +32,8 @@ def losses_of(task: Task, logits: Tensor, labels: Tensor) -> Tensor:
 def confidence_logit(task: Task, logits: Tensor, labels: Tensor) -> Tensor:
     """The logit phi (..., N) of the confidence p = exp(-loss), in float64: phi = log(p / (1 - p)).
 
-    Cross-entropy: p is the softmax at the label, and phi = z_y - log sum_{j != y} exp(z_j), as Carlini et al. 2022
-    (section IV.C) compute it. Half squared error on one-hot: exp(-loss) is the label's likelihood under outputs with
+    Cross-entropy: p is the softmax at the label, and phi = z_y - log sum_{j != y} exp(z_j), as Carlini et al.
+    2022 compute it. Half squared error on one-hot: exp(-loss) is the label's likelihood under outputs with
     unit normal noise, relative to its largest value, so the same definition gives phi = -loss - log(1 - exp(-loss)):
     about -log(loss) where the fit is good and -loss where it is bad. The logarithm is what makes it nearly normal
     over models, which the attack assumes: the loss itself is bounded by 0 and skewed there.
