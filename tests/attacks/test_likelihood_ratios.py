@@ -58,7 +58,8 @@ def test_a_sure_prediction_does_not_saturate() -> None:
 def test_confidence_under_squared_error_is_the_normal_likelihood_over_its_largest_value(seed: int) -> None:
     logits = drawn(seed, 3, 10)
     target = torch.nn.functional.one_hot(LABELS, 10)
-    p = np.exp(stats.norm.logpdf(logits.numpy(), loc=target.numpy()).sum(1) - 10 * stats.norm.logpdf(0))
+    densities = np.asarray(stats.norm.logpdf(logits.numpy(), loc=target.numpy()))
+    p = np.exp(densities.sum(1) - 10 * stats.norm.logpdf(0))
     torch.testing.assert_close(log_confidence(task("mse"), logits, LABELS), torch.from_numpy(np.log(p)))
     expected = torch.from_numpy(np.log(p / (1 - p)))
     torch.testing.assert_close(confidence_logit(task("mse"), logits, LABELS), expected)

@@ -23,6 +23,7 @@ from datasets.base import LabelledImages
 from defenses.cdp import Cdp
 from defenses.fedavg import FedAvg
 from federation.settings import Public
+from federation.shadow import train_shadow
 from tests.contract.worlds import World, make_world
 
 WORLD = make_world(FedAvg(), model_parameters={"hidden": [8]}, rounds=4)
@@ -36,7 +37,7 @@ def knowledge(world: World = WORLD, threat: str = "client", seed: int = 5) -> Kn
 def trainings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Grows by one number, how many records it learned, for every shadow that is really trained."""
     found: list[int] = []
-    real = _shadows.train_shadow
+    real = train_shadow
 
     def counted(scheme: Any, public: Public, data: LabelledImages, *rest: Any) -> Any:
         found.append(len(data))

@@ -1,12 +1,15 @@
-"""Shadow models that tests train are kept beside the test, not in the checkout's cache."""
+"""Tests run on one thread, as attacks do; shadow models that they train are not kept in the checkout's cache."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+import torch
 
 from attacks.membership import _shadows
+
+torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)
