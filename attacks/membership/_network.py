@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
+import math
+from collections.abc import Sequence
 
 import torch
 from pydantic import Field
@@ -22,14 +25,19 @@ class NetworkAttack(MembershipAttack):
     batch: int = Field(50, ge=1, description="members in a batch, and as many non-members")
     learning_rate: float = Field(1e-3, gt=0, description="of Adam")
     weight_decay: float = Field(1e-2, ge=0, description="of Adam (decoupled)")
+    validation: float = Field(
+        0.2, ge=0, lt=1, description="share of the known records that picks the epoch; 0: the last epoch is taken"
+    )
     standardise: bool = Field(True, description="features to mean 0 and deviation 1 of the known records, or raw")
 
     def judged(self, features: Tensor, members: Tensor, asked: Tensor, seed: int) -> tuple[Tensor, float]:
         """Scores (M,) of `asked` (M, F) after training on features (N, F) with `members` (N,); and the training fit.
 
         A network F-hidden-1 with tanh and binary cross-entropy, Adam; every batch holds as many members as
-        non-members, drawn without repetition until a set is used up, so 0 is the threshold for even odds. The score is
-        the network's output before the sigmoid; the fit is the balanced accuracy on what it learned from.
+        non-members, drawn without repetition until a set is used up, so 0 is the threshold for even odds. With
+        `validation` a share of the known records is not trained on, and the network of the epoch with the least loss
+        there is taken: attack networks overfit easily. The score is the network's output before the sigmoid; the fit
+        is the balanced accuracy on all known records.
         """
         features, asked = features.float().clamp(-LIMIT, LIMIT), asked.float().clamp(-LIMIT, LIMIT)
         if self.standardise:
@@ -48,17 +56,38 @@ class NetworkAttack(MembershipAttack):
             torch.manual_seed(seed)
             network = perceptron((features.shape[1], *self.hidden, 1))
         optimiser = torch.optim.AdamW(network.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay)
-        kinds = members.nonzero().squeeze(1), (~members).nonzero().squeeze(1)
-        size = min(self.batch, *(len(kind) for kind in kinds))
-        steps = self.epochs * max(1, max(len(kind) for kind in kinds) // size)
-        batches = [_batches(kind, size, random) for kind in kinds]
-        truth = torch.tensor([1.0] * size + [0.0] * size)
-        for rows in itertools.islice(zip(*batches, strict=True), steps):
-            loss = nn.functional.binary_cross_entropy_with_logits(network(features[torch.cat(rows)]).squeeze(1), truth)
-            optimiser.zero_grad()
-            torch.autograd.backward(loss)
-            optimiser.step()
+        parts = [self._split(kind.nonzero().squeeze(1), random) for kind in (members, ~members)]
+        size = min(self.batch, *(len(learned) for learned, _ in parts))
+        steps = max(1, max(len(learned) for learned, _ in parts) // size)
+        batches = zip(*(_batches(learned, size, random) for learned, _ in parts), strict=True)
+        checked = [features[held] for _, held in parts]
+        best, kept = math.inf, None
+        for _ in range(self.epochs):
+            for rows in itertools.islice(batches, steps):
+                optimiser.zero_grad()
+                torch.autograd.backward(_loss(network, [features[kind] for kind in rows]))
+                optimiser.step()
+            if not all(len(held) for held in checked):
+                continue  # nothing picks the epoch: the last one is taken
+            with torch.no_grad():
+                loss = float(_loss(network, checked))
+            if loss < best:
+                best, kept = loss, copy.deepcopy(network.state_dict())
+        if kept is not None:
+            network.load_state_dict(kept)
         return network
+
+    def _split(self, rows: Tensor, random: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Rows to learn from, of which there is always one, and rows that pick the epoch."""
+        rows = rows[torch.randperm(len(rows), generator=random)]
+        held = min(round(self.validation * len(rows)), len(rows) - 1)
+        return rows[held:], rows[:held]
+
+
+def _loss(network: nn.Module, kinds: Sequence[Tensor]) -> Tensor:
+    """Binary cross-entropy on members and on others, each counting half."""
+    inside, outside = (network(features).squeeze(1) for features in kinds)
+    return (nn.functional.softplus(-inside).mean() + nn.functional.softplus(outside).mean()) / 2
 
 
 def perceptron(widths: tuple[int, ...]) -> nn.Sequential:

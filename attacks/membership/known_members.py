@@ -31,6 +31,7 @@ class KnownMembers(NetworkAttack):
     name: ClassVar[str] = "known-members"
     citation: ClassVar[str] = "Baluta et al., CCS 2022; Nasr et al., Comprehensive Privacy Analysis, S&P 2019"
 
+    validation: float = Field(0, ge=0, lt=1, description="as in the paper none; else the share that picks the epoch")
     features: tuple[Feature, ...] = Field(
         ("outputs", "intermediate", "loss", "correct", "label"), min_length=1, description="what the network sees"
     )

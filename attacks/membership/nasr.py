@@ -23,12 +23,10 @@ class Nasr(NetworkAttack):
 
     The gradient of a record's loss by the last layer's weight is e h^T, with e = d loss / d logits (classes,) and h the
     layer's input (H,): no backward pass is needed. Features of a record, for each observed round and the final model:
-    outputs, log(1 + loss), and of the gradient
-
-    - where the cell tells known members: e (P h)^T (classes x projection) and its norm |e| |h|. P projects h at random
-      (Johnson-Lindenstrauss) where H is larger than `projection`; else it is the whole gradient;
-    - else, learned from shadow models: |e|, |h| and |e| |h|. Single coordinates of h mean nothing from one model to the
-      next, norms do.
+    the outputs by size, the output at the label, log(1 + loss), |e|, |h|, and the gradient's norm |e| |h|. Where the
+    cell tells known members, also the gradient itself, e (P h)^T (classes x projection), where P projects h at random
+    (Johnson-Lindenstrauss) unless H is as small as `projection`. Without known members the network learns from shadow
+    models, and single coordinates of h mean nothing from one model to the next.
 
     Differences to the paper: one perceptron on the joined features, not a branch for each; the last layer only.
     """
@@ -37,7 +35,7 @@ class Nasr(NetworkAttack):
     citation: ClassVar[str] = "Nasr et al., Comprehensive Privacy Analysis of Deep Learning, S&P 2019"
 
     shadows: int = Field(4, ge=1, le=256, description="how many shadow models, where no members are known")
-    projection: int = Field(32, ge=1, le=4096, description="to how many numbers the last layer's input is projected")
+    projection: int = Field(8, ge=1, le=4096, description="to how many numbers the last layer's input is projected")
 
     def budget(self) -> dict[str, int]:
         """The number of shadow models and the passes of the attack network."""
@@ -60,15 +58,14 @@ class Nasr(NetworkAttack):
         return MembershipAnswer(scores, scores >= 0, flags, {"accuracy_on_known": fit})
 
     def _gradients(self, knowledge: Knowledge, data: LabelledImages) -> Tensor:
-        """(N, moments * (classes + 2 + classes * projection)): outputs, loss, gradient and its norm, by moment."""
+        """(N, moments * (classes + 5 + classes * projection)): what `_common` gives, and the gradient, by moment."""
         columns: list[Tensor] = []
         for moment, model in moments_of(knowledge).items():
             logits, hidden = outputs_and_features(knowledge.task, model, data.images)
             errors = output_errors(knowledge.task, logits, data.labels)
             seed = derive_seed(knowledge.seed, "projection", moment)
             gradient = last_layer_gradients(errors, projected(hidden, self.projection, seed)).flatten(1)
-            norms = (errors.norm(dim=1) * hidden.norm(dim=1))[:, None]
-            columns += [logits, _log_loss(knowledge.task, logits, data.labels), gradient, norms]
+            columns += [_common(knowledge.task, logits, hidden.norm(dim=1), data.labels), gradient]
         return torch.nan_to_num(torch.cat(columns, dim=1))
 
     def _from_shadows(self, knowledge: Knowledge, candidates: LabelledImages) -> MembershipAnswer:
@@ -79,11 +76,11 @@ class Nasr(NetworkAttack):
             raise Unsupported("the network does not end in a linear layer: no last-layer gradient in closed form")
         labels = pool.records.labels[pool.universe]
         rows = [
-            _norms(knowledge.task, _of_model(pool.signals, index, pool.universe), labels, moments)
+            _all_common(knowledge.task, _of_model(pool.signals, index, pool.universe), labels, moments)
             for index in range(len(pool))
         ]
         members = pool.member[:, pool.universe].flatten()
-        asked = _norms(knowledge.task, target, candidates.labels, moments)
+        asked = _all_common(knowledge.task, target, candidates.labels, moments)
         scores, fit = self.judged(torch.cat(rows), members, asked, knowledge.seed)
         diagnostics = {"accuracy_on_shadows": fit, "moments": float(len(moments))}
         return MembershipAnswer(scores, scores >= 0, pool.flags, diagnostics)
@@ -102,10 +99,6 @@ def projected(hidden: Tensor, size: int, seed: int) -> Tensor:
     return torch.matmul(hidden, matrix.to(hidden))
 
 
-def _log_loss(task: Task, logits: Tensor, labels: Tensor) -> Tensor:
-    return losses_of(task, logits, labels).log1p()[:, None]
-
-
 def _of_model(signals: Signals, index: int, records: slice) -> Signals:
     """One model's signals on some of the records."""
     return Signals(
@@ -114,11 +107,20 @@ def _of_model(signals: Signals, index: int, records: slice) -> Signals:
     )
 
 
-def _norms(task: Task, signals: Signals, labels: Tensor, moments: list[str]) -> Tensor:
-    """(N, moments * (classes + 4)): outputs, loss, |e|, |h|, |e| |h|, by moment."""
-    columns: list[Tensor] = []
-    for moment in moments:
-        logits, hidden = signals.logits[moment], signals.norms[moment][:, None]
-        errors = output_errors(task, logits, labels).norm(dim=1, keepdim=True)
-        columns += [logits, _log_loss(task, logits, labels), errors, hidden, errors * hidden]
-    return torch.nan_to_num(torch.cat(columns, dim=1))
+def _common(task: Task, logits: Tensor, norms: Tensor, labels: Tensor) -> Tensor:
+    """(N, classes + 5): outputs by size, output at the label, loss, |e|, |h|, |e| |h|."""
+    errors = output_errors(task, logits, labels).norm(dim=1)
+    columns = [
+        logits.gather(1, labels[:, None]).squeeze(1),
+        losses_of(task, logits, labels).log1p(),
+        errors,
+        norms,
+        errors * norms,
+    ]
+    return torch.cat([logits.sort(1, descending=True).values, torch.stack(columns, dim=1)], dim=1)
+
+
+def _all_common(task: Task, signals: Signals, labels: Tensor, moments: list[str]) -> Tensor:
+    """(N, moments * (classes + 5))."""
+    parts = [_common(task, signals.logits[moment], signals.norms[moment], labels) for moment in moments]
+    return torch.nan_to_num(torch.cat(parts, dim=1))

@@ -116,7 +116,7 @@ def test_the_network_sees_the_features_that_were_chosen(features: tuple[str, ...
 
 def test_nasr_learns_from_known_members_or_from_shadows() -> None:
     attack = Nasr(epochs=1, shadows=1, projection=4)
-    assert attack._gradients(knowledge(), WORLD.unseen).shape == (40, 3 * (10 + 2 + 10 * 4))  # first, last, final
+    assert attack._gradients(knowledge(), WORLD.unseen).shape == (40, 3 * (10 + 5 + 10 * 4))  # first, last, final
     assert attack.infer(knowledge(), told()).flags == ("was told 10 members and 10 others",)
     answer = attack.infer(knowledge(), MembershipTask(WORLD.unseen))
     assert answer.diagnostics["moments"] == 3
