@@ -18,13 +18,15 @@ from attacks.base import Knowledge, final_model
 from attacks.membership import _shadows
 from attacks.membership._calibration import threshold
 from attacks.membership._shadows import ShadowPool, Signals, moments_of, read_signals, shadow_pool
+from core.errors import Unsupported
 from core.registry import ROOT
 from datasets.base import LabelledImages
+from defenses.base import Defense
 from defenses.cdp import Cdp
 from defenses.fedavg import FedAvg
 from federation.settings import Public
 from federation.shadow import train_shadow
-from tests.contract.worlds import World, make_world
+from tests.contract.worlds import World, defenses, make_world, title
 
 WORLD = make_world(FedAvg(), model_parameters={"hidden": [8]}, rounds=4)
 
@@ -215,3 +217,21 @@ def test_without_own_records_the_shadows_play_the_target() -> None:
 
     assert threshold(_pool(0, 4), torch.zeros(6), played) == 5.0
     assert asked == [(0, [2, 3]), (1, [2, 3]), (2, [0, 1]), (3, [0, 1])]
+
+
+#: without those whose target would really encrypt everything: their shadows do not, and are the same
+QUICK = [defense for defense in defenses() if getattr(defense, "crypto", "sampled") != "real"]
+
+
+@pytest.mark.parametrize("defense", QUICK, ids=title)
+def test_shadows_train_under_every_defense_and_are_read_as_their_target_is(defense: Defense) -> None:
+    world = make_world(defense, model_parameters={"hidden": [8]}, rounds=4)
+    for threat in ("client", "server"):
+        known = knowledge(world, threat)
+        try:
+            seen = read_signals(known, world.unseen)
+        except Unsupported:  # this threat sees no model: then neither do shadows help
+            continue
+        pool = shadow_pool(known, world.unseen, 2, online=False)
+        assert set(pool.signals.logits) == set(seen.logits)
+        assert pool.signals.final.isfinite().all()
