@@ -139,10 +139,22 @@ class ReconstructionAnswer:
 
 
 @dataclass(frozen=True)
+class KnownMembership:
+    """Records of which the attacker is told whether they were trained on: `members` (N,), True means member."""
+
+    records: LabelledImages
+    members: Tensor
+
+
+@dataclass(frozen=True)
 class MembershipTask:
-    """Tell which candidates were trained on. The candidates come shuffled, members and others alike."""
+    """Tell which candidates were trained on. The candidates come shuffled, members and others alike.
+
+    `known` are other records with the answer, where the cell grants them (`known_members` in the suite), else None.
+    """
 
     candidates: LabelledImages
+    known: KnownMembership | None = None
 
 
 @dataclass(frozen=True)

@@ -7,15 +7,18 @@ import torch
 from core.errors import Unsupported
 from datasets.base import LabelledImages
 from federation.rounds import Federation, Scheme
-from federation.settings import Public, client_name
+from federation.settings import Public, Watch, client_name
 from federation.view import View, make_view, parse_threat
 
 
-def train_shadow(scheme: Scheme, public: Public, data: LabelledImages, threat: str, seed: int) -> View:
+def train_shadow(
+    scheme: Scheme, public: Public, data: LabelledImages, threat: str, seed: int, watch: Watch | None = None
+) -> View:
     """Train through the same loop on `data` and return what that threat sees of it.
 
     The data is dealt to as many clients as the real federation has. A record is seen as often as in the real
-    one: with less data there are fewer rounds, so that the shadow overfits as much as its target.
+    one: with less data there are fewer rounds, so that the shadow overfits as much as its target. `watch` says which
+    rounds are observed besides the end; by default none.
     """
     training = public.training
     if len(data) < training.clients:
@@ -29,5 +32,5 @@ def train_shadow(scheme: Scheme, public: Public, data: LabelledImages, threat: s
     settings = {**training.model_dump(), "batch_size": batch, "rounds": rounds, "epochs": None, "dropouts": ()}
     update = {"training": type(training).model_validate(settings), "total_rounds": rounds, "shard_sizes": sizes}
     own = public.model_copy(update=update)
-    outcome = Federation(scheme.rehearsal(), own, shards, None, seed).run()
+    outcome = Federation(scheme.rehearsal(), own, shards, watch, seed).run()
     return make_view(outcome.transcript, parse_threat(threat, training.clients), own, outcome.secrets, shards)

@@ -9,7 +9,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from attacks.base import Knowledge, MembershipTask, ReconstructionTask
+from attacks.base import Knowledge, KnownMembership, MembershipTask, ReconstructionTask
 from core.errors import Unsupported
 from core.seeds import derive_seed
 from datasets.base import ImagePool
@@ -59,7 +59,9 @@ def _task(job: Job, pool: ImagePool, splits: Splits, threat: Threat) -> AttackTa
     assert job.cell is not None
     if job.cell.goal == "membership":
         indices, _ = candidates(job, splits, threat)
-        return MembershipTask(pool.take(indices))
+        told, members = told_records(job, splits, threat)
+        known = KnownMembership(pool.take(told), members) if len(told) else None
+        return MembershipTask(pool.take(indices), known)
     watch = Watch.model_validate(job.training.observe)
     probes = watch.targets // watch.probe_batch
     observed = load_summary(job.training_folder).observed
@@ -67,23 +69,44 @@ def _task(job: Job, pool: ImagePool, splits: Splits, threat: Threat) -> AttackTa
     if job.cell.moment not in observed:
         raise Unsupported(f"the run is so short that its {job.cell.moment} round is another observed one")
     labels = pool.labels[splits.shards[0][: watch.targets]]
-    known = tuple(torch.split(labels, watch.probe_batch)) if job.cell.known_labels else None
+    known_labels = tuple(torch.split(labels, watch.probe_batch)) if job.cell.known_labels else None
     return ReconstructionTask(
         cast(Moment, job.cell.moment),
         observed[job.cell.moment],
         probes,
         watch.probe_batch,
-        known,
+        known_labels,
         (watch.probe_batch,) * probes,
     )
 
 
 def candidates(job: Job, splits: Splits, threat: Threat) -> tuple[Tensor, Tensor]:
-    """Dataset indices (N,) and the truth (N,): members that no attacker holds, and all non-members, shuffled."""
+    """Dataset indices (N,) and the truth (N,) of the evaluated records, shuffled.
+
+    Members that no attacker holds, and all non-members, without those that the cell tells the attacker.
+    """
+    indices, truth, told = _askable(job, splits, threat)
+    return indices[~told], truth[~told]
+
+
+def told_records(job: Job, splits: Splits, threat: Threat) -> tuple[Tensor, Tensor]:
+    """Dataset indices and the truth of the records that the cell tells the attacker; none where it grants none."""
+    indices, truth, told = _askable(job, splits, threat)
+    return indices[told], truth[told]
+
+
+def _askable(job: Job, splits: Splits, threat: Threat) -> tuple[Tensor, Tensor, Tensor]:
+    """All records that could be asked about, shuffled: indices, truth, and which are told (the same share of both)."""
+    assert job.cell is not None
     held_out = [s for i, s in enumerate(splits.shards) if client_name(i) not in threat.parties]
     members = torch.cat(held_out)
     indices = torch.cat([members, splits.non_members])
     truth = torch.arange(len(indices)) < len(members)
     generator = torch.Generator().manual_seed(derive_seed(job.private_seed, "candidates", job.training.dataset.label))
     order = torch.randperm(len(indices), generator=generator)
-    return indices[order], truth[order]
+    indices, truth = indices[order], truth[order]
+    told = torch.zeros_like(truth)
+    for kind in (truth, ~truth):
+        positions = kind.nonzero().squeeze(1)
+        told[positions[: round(job.cell.known_members * len(positions))]] = True
+    return indices, truth, told

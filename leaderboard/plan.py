@@ -205,6 +205,7 @@ def _cells(suite: Suite, training: Job) -> list[Job]:
                     threat=threat,
                     moment=moment,
                     known_labels=entry.known_labels,
+                    known_members=entry.known_members,
                     decoys=suite.decoys,
                     adaptive=attack.adaptive,
                 )

@@ -75,12 +75,22 @@ def _evidence(label: str, moment: str | None, group: list[Record]) -> Evidence:
 
 
 def aligned(found: Sequence[Evidence]) -> list[Evidence]:
-    """The same attacks on the seeds that all of them have, so that they are compared on the same targets."""
+    """The same attacks, as `gather` gives them, on the targets of those seeds that all of them have.
+
+    An attack that was told half of the members is asked about the rest alone, so the others count there alone too.
+    """
     if not found:
         return []
-    common = set.intersection(*(set(evidence.strata.tolist()) for evidence in found))
-    rows = [np.flatnonzero(np.isin(evidence.strata, sorted(common))) for evidence in found]
+    items = [_items(evidence) for evidence in found]
+    common = set.intersection(*(set(mine) for mine in items))
+    rows = [np.array([i for i, item in enumerate(mine) if item in common], dtype=np.int64) for mine in items]
     return [evidence.take(kept) for evidence, kept in zip(found, rows, strict=True)] if common else []
+
+
+def _items(evidence: Evidence) -> list[tuple[int, int]]:
+    """Seed and data set index of every item of whole evidence, in its order."""
+    targets = [target for record in evidence.records for target in record.target_indices]
+    return list(zip(evidence.strata.tolist(), targets, strict=True))
 
 
 def halves(evidence: Evidence) -> tuple[Ints, Ints]:

@@ -50,6 +50,7 @@ class CellSpec(Settings):
     threat: str
     moment: str | None = Field(description="observed round (first, middle, last); null where the whole run is attacked")
     known_labels: bool = False
+    known_members: float = Field(0, description="share of members and non-members that were told, and not evaluated")
     decoys: int = 999
     adaptive: bool = Field(False, description="whether the attack knows more of the defense than its honest reading")
 

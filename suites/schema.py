@@ -50,6 +50,9 @@ class AttackEntry(Entry):
 
     threats: tuple[str, ...] = Field(min_length=1)
     known_labels: bool = Field(False, description="whether a reconstruction attack is told the labels")
+    known_members: float = Field(
+        0, ge=0, lt=1, description="share of members and of non-members that a membership attack is told, not evaluated"
+    )
 
 
 class Suite(Settings):

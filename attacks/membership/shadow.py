@@ -2,94 +2,75 @@
 
 from __future__ import annotations
 
-import warnings
-from typing import ClassVar
+from typing import ClassVar, Literal
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from pydantic import Field
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.neural_network import MLPClassifier
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
-from attacks.base import Knowledge, MembershipAnswer, MembershipAttack, MembershipTask, final_model
-from attacks.membership._signals import losses
+from attacks.base import Knowledge, MembershipAnswer, MembershipTask
+from attacks.membership._network import NetworkAttack
+from attacks.membership._shadows import read_signals, shadow_pool
+from attacks.membership._signals import losses_of
 from core.seeds import derive_seed
-from datasets.base import LabelledImages
-from federation.payload import Parameters
-from federation.shadow import train_shadow
 from federation.task import Task
 
+Outputs = Literal["sorted", "full", "top"]
 
-class Shadow(MembershipAttack):
+
+class Shadow(NetworkAttack):
     """An attack network trained on shadow models, which were trained through the same loop and defense.
 
-    Each shadow learns one half of the auxiliary images; its outputs on both halves, with the truth
-    that the attacker knows there, train one classifier: outputs sorted by size, the output at the label,
-    loss and correctness, standardised, then a two-layer perceptron. Score = its probability of
-    "member"; decision at 1/2 (both halves are equally large).
+    Each shadow learns one half of the auxiliary images (`_shadows`); its outputs on both halves, with the truth that
+    the attacker knows there, train the network, or one network for each class of record. Features: the outputs as they
+    are, sorted by size, or the `top` largest of them; with `label_features` also the output at the label, log(1 + loss)
+    and whether the prediction is right. A class of which the shadows lack members or others is judged by the network of
+    all classes. Decision at even odds: both halves are equally large.
     """
 
     name: ClassVar[str] = "shadow"
     citation: ClassVar[str] = "Shokri et al., Membership Inference Attacks, S&P 2017; Salem et al., ML-Leaks, NDSS 2019"
 
     shadows: int = Field(4, ge=1, le=256, description="how many shadow models")
-    hidden: int = Field(64, ge=1, le=4096, description="width of the attack network")
+    hidden: tuple[int, ...] = Field((64,), description="widths of the attack network's hidden layers")
+    outputs: Outputs = Field("sorted", description="all outputs as they are, sorted, or the largest")
+    top: int = Field(3, ge=1, description="how many outputs `top` takes")
+    label_features: bool = Field(True, description="whether output at the label, loss and correctness are features")
+    per_class: bool = Field(False, description="one network for each class, or a single one")
 
     def budget(self) -> dict[str, int]:
-        """The number of shadow models."""
-        return {"shadows": self.shadows}
+        """The number of shadow models and the passes of the attack network."""
+        return {"shadows": self.shadows, "epochs": self.epochs}
 
     def work(self, problems: int) -> tuple[float, float]:
-        """Every shadow is a training on half of the data."""
+        """Every shadow is a training on half of the auxiliary images; a kept pool costs nothing."""
         return 0.0, 0.5 * self.shadows
 
     def infer(self, knowledge: Knowledge, task: MembershipTask) -> MembershipAnswer:
-        """Train shadows and the attack network, then ask it about the candidates."""
-        target = final_model(knowledge)
-        rows: list[Tensor] = []
-        truth: list[Tensor] = []
-        for index in range(self.shadows):
-            half_in, half_out = self._halves(knowledge, index)
-            seed = derive_seed(knowledge.seed, "shadow", index)
-            view = train_shadow(knowledge.defense, knowledge.public, half_in, knowledge.view.threat, seed)
-            model = final_model(Knowledge(view, knowledge.defense, knowledge.auxiliary, seed))
-            for half, member in ((half_in, 1), (half_out, 0)):
-                rows.append(features(knowledge.task, model, half))
-                truth.append(torch.full((len(half),), member))
-            knowledge.progress(f"shadow {index + 1} of {self.shadows}")
-        classifier = make_pipeline(
-            StandardScaler(),
-            MLPClassifier((self.hidden,), alpha=1e-2, max_iter=200, random_state=knowledge.seed % 2**32),
-        )
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            classifier.fit(_array(torch.cat(rows)), _array(torch.cat(truth)))
-        asked = _array(features(knowledge.task, target, task.candidates))
-        scores = torch.from_numpy(np.ascontiguousarray(classifier.predict_proba(asked)[:, 1]))
-        fit = float(classifier.score(_array(torch.cat(rows)), _array(torch.cat(truth))))
-        return MembershipAnswer(scores, scores >= 0.5, diagnostics={"accuracy_on_shadows": fit})
+        """Train or fetch shadows, train the attack network, then ask it about the candidates."""
+        pool = shadow_pool(knowledge, task.candidates, self.shadows, online=False)
+        labels = pool.records.labels[pool.universe]
+        models = pool.signals.final[:, pool.universe]
+        learned = torch.cat([self.features(knowledge.task, logits, labels) for logits in models])
+        members = pool.member[:, pool.universe].flatten()
+        asked_labels = task.candidates.labels
+        asked = self.features(knowledge.task, read_signals(knowledge, task.candidates).final, asked_labels)
+        scores, fit = self.judged(learned, members, asked, knowledge.seed)
+        if self.per_class:
+            for label in torch.unique(asked_labels).tolist():
+                rows = labels.repeat(len(pool)) == label
+                if members[rows].any() and not members[rows].all():
+                    seed = derive_seed(knowledge.seed, "class", label)
+                    mine = asked_labels == label
+                    scores[mine], _ = self.judged(learned[rows], members[rows], asked[mine], seed)
+        return MembershipAnswer(scores, scores >= 0, pool.flags, {"accuracy_on_shadows": fit})
 
-    def _halves(self, knowledge: Knowledge, index: int) -> tuple[LabelledImages, LabelledImages]:
-        """Two halves of the auxiliary images; shadows 2i and 2i+1 use the same halves, swapped."""
-        generator = torch.Generator().manual_seed(derive_seed(knowledge.seed, "halves", index // 2))
-        order = torch.randperm(len(knowledge.auxiliary), generator=generator)
-        first, second = order[: len(order) // 2], order[len(order) // 2 :]
-        first, second = (first, second) if index % 2 == 0 else (second, first)
-        return knowledge.auxiliary.select(first), knowledge.auxiliary.select(second)
-
-
-def features(task: Task, model: Parameters, data: LabelledImages) -> Tensor:
-    """(N, classes + 3): outputs sorted, output at the label, loss, whether the prediction is right."""
-    logits = torch.nan_to_num(task.predict(model, data.images)).clamp(-1e6, 1e6)
-    at_label = logits.gather(1, data.labels[:, None])
-    right = (logits.argmax(1) == data.labels).to(logits)[:, None]
-    loss = losses(task, model, data).clamp(max=1e6).log1p()[:, None]
-    return torch.cat([logits.sort(1, descending=True).values, at_label, loss, right], dim=1)
-
-
-def _array(tensor: Tensor) -> NDArray[np.float64]:
-    return tensor.double().numpy()
+    def features(self, task: Task, logits: Tensor, labels: Tensor) -> Tensor:
+        """(N, F) of logits (N, classes) with labels (N,)."""
+        logits = torch.nan_to_num(logits)
+        chosen = logits if self.outputs == "full" else logits.sort(1, descending=True).values
+        columns = [chosen[:, : self.top] if self.outputs == "top" else chosen]
+        if self.label_features:
+            right = (logits.argmax(1) == labels).to(logits)[:, None]
+            columns += [logits.gather(1, labels[:, None]), losses_of(task, logits, labels).log1p()[:, None], right]
+        return torch.cat(columns, dim=1)

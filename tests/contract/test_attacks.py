@@ -14,6 +14,7 @@ from attacks.base import (
     Attack,
     Inversion,
     Knowledge,
+    KnownMembership,
     MembershipAttack,
     MembershipTask,
     ReconstructionAttack,
@@ -29,7 +30,16 @@ from leaderboard.answers import check_answer
 from tests.contract.worlds import World, attack_names, blobs, make_world
 
 #: settings that make an attack small enough for a contract test
-SMALL = {"iterations": 3, "restarts": 2, "shadows": 1, "hidden": 4, "epochs": 2, "samples": 200}
+SMALL = {
+    "iterations": 3,
+    "restarts": 2,
+    "shadows": 1,
+    "models": 4,
+    "references": 1,
+    "hidden": (4,),
+    "epochs": 2,
+    "samples": 200,
+}
 
 
 def small(name: str) -> Attack:
@@ -49,14 +59,21 @@ def knowledge(world: World, threat: str, seed: int = 5) -> Knowledge:
 
 
 def task_for(attack: Attack, world: World) -> ReconstructionTask | MembershipTask:
-    return reconstruction_task(world) if attack.goal == "reconstruction" else MembershipTask(world.unseen)
+    return reconstruction_task(world) if attack.goal == "reconstruction" else membership_task(world)
 
 
 def run(attack: Attack, known: Knowledge, world: World) -> Any:
     if isinstance(attack, ReconstructionAttack):
         return attack.reconstruct(known, reconstruction_task(world))
     assert isinstance(attack, MembershipAttack)
-    return attack.infer(known, MembershipTask(world.unseen))
+    return attack.infer(known, membership_task(world))
+
+
+def membership_task(world: World) -> MembershipTask:
+    """The first records that nobody trained on are told, half of them falsely as members; the rest is asked."""
+    told, asked = torch.arange(10), torch.arange(10, len(world.unseen))
+    known = KnownMembership(world.unseen.select(told), told < 5)
+    return MembershipTask(world.unseen.select(asked), known)
 
 
 def reconstruction_task(world: World) -> ReconstructionTask:
@@ -77,7 +94,7 @@ ALL = [*attack_names("reconstruction"), *attack_names("membership")]
 
 def test_there_are_attacks_of_both_kinds() -> None:
     assert {"prior", "inverting-gradients"} <= set(attack_names("reconstruction"))
-    assert {"loss-threshold", "shadow"} <= set(attack_names("membership"))
+    assert {"loss-threshold", "shadow", "lira", "rmia", "nasr", "known-members"} <= set(attack_names("membership"))
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -99,7 +116,7 @@ def test_an_attack_answers_in_the_right_form_and_repeats_itself(world: World, na
     first, second = run(attack, known, world), run(attack, known, world)
 
     check_answer(first, task_for(attack, world), world.outcome.public.shape)
-    assert len(tensors_of(first)[0]) == (len(world.unseen) if attack.goal == "membership" else 1)
+    assert len(tensors_of(first)[0]) == (len(membership_task(world).candidates) if attack.goal == "membership" else 1)
     assert all(torch.equal(a, b) for a, b in zip(tensors_of(first), tensors_of(second), strict=True))
     assert fingerprint(known) == before, "the attack changed its view"
 

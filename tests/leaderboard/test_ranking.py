@@ -111,6 +111,18 @@ def test_attacks_are_compared_on_the_seeds_that_all_have() -> None:
     assert aligned(gather([both[0], one])) == []
 
 
+def test_attacks_are_compared_on_the_targets_that_all_were_asked_about() -> None:
+    """An attack that was told some of the truth is not asked about it, and then nobody's score there counts."""
+    everyone = membership(attack="a", scores=[5.0, 4.0, 3.0, 2.0])
+    told = membership(attack="b", scores=[7.0, 6.0], members=[True, False])
+    told = told.model_copy(update={"target_indices": [1, 3]})
+
+    found = aligned(gather([everyone, told]))
+
+    assert [evidence.values["score"].tolist() for evidence in found] == [[4.0, 2.0], [7.0, 6.0]]
+    assert [evidence.values["member"].tolist() for evidence in found] == [[1, 0], [1, 0]]
+
+
 def scored(seed: int, shift: float, attack: str = "shadow", count: int = 40) -> tuple[Sequence[float], list[bool]]:
     random = np.random.default_rng([seed, len(attack)])
     members = [index < count // 2 for index in range(count)]

@@ -1,0 +1,247 @@
+"""A pool of shadow models, trained once and kept: what each gives on every record, and who was in it.
+
+Models 2i and 2i+1 learn complementary halves of one universe, so with an even number every record of it is in exactly
+half of the models. Each is a whole federation under the target's defense (`federation.shadow`), read as the target is
+read. The universe is the auxiliary images (offline), or those with the candidates and the attacker's own
+records (online: the attacker knows which records are asked about, not the answer).
+
+Kept under `.cache/shadows/<key>/`, one file a model. The key is the digest of all that decides a model and its outputs:
+settings, defense, threat, records, our source files, torch's version. So a pool is shared by all attacks on one
+target, a killed one continues where it stopped, a larger one takes over the models of a smaller one, and none is
+ever that of another configuration.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from attacks.base import Knowledge
+from attacks.membership._signals import joined, outputs_and_features, own_records
+from core import registry
+from core.errors import Unsupported
+from core.registry import ROOT
+from core.seeds import derive_seed, digest_of
+from core.sources import source_digests
+from datasets.base import LabelledImages
+from federation.payload import Parameters, raw_bytes
+from federation.settings import Moment, Watch
+from federation.shadow import train_shadow
+
+FOLDER = ROOT / ".cache" / "shadows"
+FINAL = "final"
+
+
+@dataclass(frozen=True)
+class Signals:
+    """What one model, or N of them, gives on A records.
+
+    By moment (`final`, and the observed rounds `first`, `middle`, `last` where the view has a model): `logits`
+    (..., A, classes) and `norms` (..., A), the Euclidean norm of the last layer's input (none where the network does
+    not end in a linear layer).
+    """
+
+    logits: dict[str, Tensor]
+    norms: dict[str, Tensor]
+
+    @property
+    def final(self) -> Tensor:
+        """The logits of the final model."""
+        return self.logits[FINAL]
+
+
+@dataclass(frozen=True)
+class ShadowPool:
+    """N shadow models on A records: candidates first, then the attacker's own, then the auxiliary ones.
+
+    `member` (N, A): which records each model learned; the candidates' and own columns are False in an offline pool.
+    """
+
+    records: LabelledImages
+    candidates: slice
+    own: slice
+    auxiliary: slice
+    online: bool
+    member: Tensor
+    signals: Signals
+    flags: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.member)
+
+    @property
+    def universe(self) -> slice:
+        """The records of which every model learned one half."""
+        return slice(0, len(self.records)) if self.online else self.auxiliary
+
+    def without_pair(self, index: int) -> Tensor:
+        """Indices of the models outside the pair of that model: the twin knows the other half, which tells all."""
+        return torch.tensor([i for i in range(len(self)) if i // 2 != index // 2], dtype=torch.int64)
+
+
+def moments_of(knowledge: Knowledge, observed: tuple[Moment, ...] | None = None) -> dict[str, Parameters]:
+    """The models of a view's honest reading: at its observed rounds, and `final`, the last that it holds.
+
+    In a short run one round may be both middle and last: `observed` says by which names rounds go.
+    """
+    watch = Watch(rounds=_observed(knowledge) if observed is None else observed)
+    names = {index: str(moment) for index, moment in watch.indices(knowledge.public.total_rounds).items()}
+    found: dict[str, Parameters] = {}
+    last: Parameters | None = None
+    for reading in knowledge.readings():
+        if reading.model is None:
+            continue
+        last = reading.model
+        if reading.occasion.kind == "train" and reading.occasion.round in names:
+            found[names[reading.occasion.round]] = reading.model
+    if last is None:
+        raise Unsupported(f"this view ({knowledge.view.threat}) holds no model")
+    return {**found, FINAL: last}
+
+
+def read_signals(knowledge: Knowledge, records: LabelledImages, observed: tuple[Moment, ...] | None = None) -> Signals:
+    """What the models of a view give on these records, in float32 (kept and fresh ones are the same numbers)."""
+    logits: dict[str, Tensor] = {}
+    norms: dict[str, Tensor] = {}
+    for moment, model in moments_of(knowledge, observed).items():
+        try:
+            outputs, features = outputs_and_features(knowledge.task, model, records.images)
+            norms[moment] = features.norm(dim=1).float()
+        except Unsupported:
+            outputs = knowledge.task.predict(model, records.images)
+        logits[moment] = outputs.float()
+    return Signals(logits, norms)
+
+
+def shadow_pool(
+    knowledge: Knowledge, candidates: LabelledImages, count: int, *, online: bool, folder: Path | None = None
+) -> ShadowPool:
+    """The first `count` shadow models against this target, from `folder` as far as they are there.
+
+    Where the attack's time would run out, the pool ends early with whole pairs, and its flags say so.
+    """
+    own = own_records(knowledge)
+    sizes = len(candidates), 0 if own is None else len(own), len(knowledge.auxiliary)
+    records = joined(candidates, *([] if own is None else [own]), knowledge.auxiliary)
+    parts = slice(0, sizes[0]), slice(sizes[0], sizes[0] + sizes[1]), slice(sizes[0] + sizes[1], sum(sizes))
+    pool = ShadowPool(records, *parts, online, torch.empty(0, 0), Signals({}, {}))
+    key = _key(knowledge, pool)
+    made: list[tuple[Tensor, Signals]] = []
+    slowest = 0.0
+    for index in range(count):
+        if len(made) >= 2 and not len(made) % 2 and knowledge.time_left() < 2 * slowest:
+            break
+        started = time.monotonic()
+        made.append(_model(knowledge, pool, index, key, (folder or FOLDER) / key))
+        slowest = max(slowest, time.monotonic() - started)
+        knowledge.progress(f"shadow {index + 1} of {count}")
+    flags = ("the shadow models were trained on halves of candidates and auxiliary images",) if online else ()
+    if len(made) < count:
+        flags = (*flags, f"only {len(made)} of {count} shadow models in the time limit")
+    return replace(pool, member=torch.stack([m for m, _ in made]), signals=_stacked([s for _, s in made]), flags=flags)
+
+
+def halves(pool: ShadowPool, key: str, index: int) -> Tensor:
+    """Which records (A,) model `index` learns: one half of the universe; models 2i and 2i+1 differ in all of it."""
+    universe = torch.arange(len(pool.records))[pool.universe]
+    generator = torch.Generator().manual_seed(derive_seed(key, "halves", index // 2))
+    order = universe[torch.randperm(len(universe), generator=generator)]
+    first, second = order[: len(order) // 2], order[len(order) // 2 :]
+    member = torch.zeros(len(pool.records), dtype=torch.bool)
+    member[first if index % 2 == 0 else second] = True
+    return member
+
+
+def _model(knowledge: Knowledge, pool: ShadowPool, index: int, key: str, folder: Path) -> tuple[Tensor, Signals]:
+    """Membership and signals of one model: kept, or trained and then kept."""
+    member = halves(pool, key, index)
+    file = folder / f"{index}.safetensors"
+    kept = _load(file, member)
+    if kept is not None:
+        return member, kept
+    observed = _observed(knowledge)
+    data = pool.records.select(member.nonzero().squeeze(1))
+    seed = derive_seed(key, "shadow", index)
+    watch = Watch(rounds=observed, targets=1)
+    view = train_shadow(knowledge.defense, knowledge.public, data, knowledge.view.threat, seed, watch)
+    signals = read_signals(replace(knowledge, view=view), pool.records, observed)
+    _keep(file, member, signals)
+    return member, signals
+
+
+def _observed(knowledge: Knowledge) -> tuple[Moment, ...]:
+    """The observed rounds that the target's view holds something of: a shadow is watched in the same."""
+    names = Watch().indices(knowledge.public.total_rounds)
+    rounds = {o.occasion.round for o in knowledge.view.of_kind("train")}
+    return tuple(moment for index, moment in names.items() if index in rounds)
+
+
+def _key(knowledge: Knowledge, pool: ShadowPool) -> str:
+    """The digest of all that decides the models and what is kept of them. Not the attack's seed: pools are shared."""
+    defense = knowledge.defense
+    defense_file = sys.modules[type(defense).__module__].__file__
+    assert defense_file is not None
+    model_file = str(registry.find("model", knowledge.public.model)["file"])
+    pixels, labels = raw_bytes(pool.records.images), raw_bytes(pool.records.labels)
+    return digest_of(
+        knowledge.public.model_dump(mode="json"),
+        [defense.name, defense.parameters()],
+        knowledge.view.threat,
+        [list(pool.records.images.shape), hashlib.sha256(pixels).hexdigest(), hashlib.sha256(labels).hexdigest()],
+        [[part.start, part.stop] for part in (pool.candidates, pool.own, pool.auxiliary)],
+        pool.online,
+        list(_observed(knowledge)),
+        source_digests([__name__, defense_file, model_file]),
+        torch.__version__,
+    )
+
+
+def _load(file: Path, member: Tensor) -> Signals | None:
+    """What was kept of a model; None where the file is missing, not whole, or of other halves."""
+    try:
+        tensors = load(file.read_bytes())  # refuses a file whose length is not what its header says
+    except (OSError, SafetensorError):
+        return None
+    kept = tensors.pop("member", torch.empty(0))
+    signals = Signals(_under("logits/", tensors), _under("norms/", tensors))
+    if not torch.equal(kept.bool(), member) or FINAL not in signals.logits:
+        return None
+    return signals
+
+
+def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+
+def _keep(file: Path, member: Tensor, signals: Signals) -> None:
+    """Write in one piece: a kill at any moment leaves no file or a whole one."""
+    tensors = {"member": member.to(torch.uint8)}
+    tensors |= {f"logits/{moment}": value.contiguous() for moment, value in signals.logits.items()}
+    tensors |= {f"norms/{moment}": value.contiguous() for moment, value in signals.norms.items()}
+    part = file.with_name(f".{file.name}.{os.getpid()}.part")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        part.write_bytes(save(tensors))
+        part.replace(file)
+    except OSError:  # a read-only checkout works too, only slower
+        with suppress(OSError):
+            part.unlink()
+
+
+def _stacked(signals: list[Signals]) -> Signals:
+    """One object for N models, with the moments that all of them have (a client may sit out an observed round)."""
+    common = [moment for moment in signals[0].logits if all(moment in s.logits for s in signals)]
+    return Signals(
+        {moment: torch.stack([s.logits[moment] for s in signals]) for moment in common},
+        {moment: torch.stack([s.norms[moment] for s in signals]) for moment in common if moment in signals[0].norms},
+    )

@@ -1,0 +1,106 @@
+"""The likelihood-ratio attack."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from attacks.base import Knowledge, MembershipAnswer, MembershipAttack, MembershipTask
+from attacks.membership._calibration import threshold
+from attacks.membership._shadows import read_signals, shadow_pool
+from attacks.membership._signals import confidence_logit
+
+#: no spread is taken to be smaller than this; models that agree to the last bit would divide by zero
+SMALLEST_SPREAD = 1e-6
+Variance = Literal["global", "record"]
+
+
+class Lira(MembershipAttack):
+    """Is the target's confidence likelier under models that learned the record, or under those that did not?
+
+    phi = log(p / (1 - p)) with the confidence p = exp(-loss) (`_signals.confidence_logit`), taken to be normal over
+    models. Online, with shadow models that learned the record (in) and others (out):
+
+        score = log N(phi; mu_in, sigma_in^2) - log N(phi; mu_out, sigma_out^2)
+
+    Offline, with models that never learned it, one-sided: Pr[N(mu_out, sigma_out^2) <= phi], given here as the
+    argument z = (phi - mu_out) / sigma_out of that increasing function, which ranks alike and never saturates. (The
+    reference code takes -log N(phi; mu_out, sigma_out^2) instead, which calls unusually *high* losses members too.)
+    The means are those of each record; the spread is one for all records (`global`, for few models) or each record's
+    own. For the threshold see `_calibration.threshold`.
+    """
+
+    name: ClassVar[str] = "lira"
+    citation: ClassVar[str] = "Carlini et al., Membership Inference Attacks From First Principles, S&P 2022"
+
+    mode: Literal["offline", "online"] = Field("offline", description="online: shadows also learn halves of candidates")
+    models: int = Field(16, ge=4, le=256, multiple_of=2, description="how many shadow models")
+    variance: Variance = Field("global", description="one spread for all records, or each record's own")
+
+    def budget(self) -> dict[str, int]:
+        """The number of shadow models."""
+        return {"shadows": self.models}
+
+    def work(self, problems: int) -> tuple[float, float]:
+        """Every shadow is a training on half of its universe; a kept pool costs nothing."""
+        return 0.0, (0.5 if self.mode == "offline" else 1.25) * self.models
+
+    def infer(self, knowledge: Knowledge, task: MembershipTask) -> MembershipAnswer:
+        """Train or fetch the shadows, score candidates, own and auxiliary records alike, decide the candidates."""
+        online = self.mode == "online"
+        pool = shadow_pool(knowledge, task.candidates, self.models, online=online)
+        labels = pool.records.labels
+        seen = confidence_logit(knowledge.task, read_signals(knowledge, pool.records).final, labels)
+        shadows = confidence_logit(knowledge.task, pool.signals.final, labels)
+
+        def rehearsed(index: int, rest: Tensor) -> Tensor:
+            return self.score(shadows[index], shadows[rest], pool.member[rest])
+
+        scores = self.score(seen, shadows, pool.member)
+        cut = threshold(pool, scores, rehearsed)
+        asked = scores[pool.candidates]
+        return MembershipAnswer(asked, asked >= cut, pool.flags, {"threshold": cut, "models": float(len(pool))})
+
+    def score(self, seen: Tensor, shadows: Tensor, member: Tensor) -> Tensor:
+        """Scores (A,) of phi on the target (A,) and on N shadows (N, A), of which `member` (N, A) learned the record.
+
+        NaN where no model tells about the record (or, with `record`, fewer than two).
+        """
+        if self.mode == "offline":
+            mean, spread = law(shadows, ~member, self.variance)
+            return (seen - mean) / spread
+        return log_normal(seen, *law(shadows, member, self.variance)) - log_normal(
+            seen, *law(shadows, ~member, self.variance)
+        )
+
+
+def law(shadows: Tensor, chosen: Tensor, variance: Variance) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation (A,) of shadows (N, A) over the models that `chosen` (N, A) names for each record.
+
+    `record`: the unbiased estimate from the record's own models. `global`: pooled over records,
+    sigma^2 = sum_a sum_i (phi_ia - mu_a)^2 / sum_a (n_a - 1). Where no record has two models (a rehearsal with a
+    single pair left) nothing is known of the spread, and it is 1.
+    """
+    count = chosen.sum(0)
+    mean = torch.where(chosen, shadows, 0.0).sum(0) / count  # 0 / 0 = NaN: no model
+    squares = torch.where(chosen, (shadows - mean).square(), 0.0).sum(0)
+    if variance == "record":
+        square = squares / (count - 1).clamp(min=0)
+    else:
+        free = (count - 1).clamp(min=0).sum()
+        pooled = squares.sum() / free if free > 0 else squares.new_tensor(1.0)
+        square = pooled.expand_as(mean)
+    return mean, square.sqrt().clamp(min=SMALLEST_SPREAD)
+
+
+def log_normal(value: Tensor, mean: Tensor, spread: Tensor) -> Tensor:
+    """The logarithm of the normal density.
+
+    >>> round(float(log_normal(torch.tensor(0.0), torch.tensor(0.0), torch.tensor(1.0))), 4)
+    -0.9189
+    """
+    return -0.5 * ((value - mean) / spread).square() - spread.log() - 0.5 * math.log(2 * math.pi)

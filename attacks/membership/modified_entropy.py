@@ -1,0 +1,76 @@
+"""Membership by the modified prediction entropy."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from attacks.base import Knowledge, MembershipAnswer, MembershipAttack, MembershipTask
+from attacks.membership._shadows import ShadowPool, read_signals, shadow_pool
+from attacks.membership._signals import best_threshold, probabilities
+
+
+class ModifiedEntropy(MembershipAttack):
+    """A record is a member if the prediction is sure *and* right, by a threshold for its class from a shadow.
+
+        Mentr(F(x), y) = -(1 - F(x)_y) log F(x)_y - sum_{i != y} F(x)_i log(1 - F(x)_i)
+
+    It is 0 for a sure and right prediction, and unlike entropy large for a sure and wrong one. score = tau_y - Mentr,
+    decision at 0, where tau_y is the best cut of class y between what a shadow model learned and what it did not; a
+    class of which the shadow lacks either takes the cut of all classes. For F under squared error see
+    `_signals.probabilities`.
+    """
+
+    name: ClassVar[str] = "modified-entropy"
+    citation: ClassVar[str] = (
+        "Song and Mittal, Systematic Evaluation of Privacy Risks of Machine Learning Models, USENIX Security 2021"
+    )
+
+    shadows: int = Field(1, ge=1, le=256, description="how many shadow models the thresholds come from")
+
+    def budget(self) -> dict[str, int]:
+        """The number of shadow models."""
+        return {"shadows": self.shadows}
+
+    def work(self, problems: int) -> tuple[float, float]:
+        """Every shadow is a training on half of the auxiliary images; a kept pool costs nothing."""
+        return 0.0, 0.5 * self.shadows
+
+    def infer(self, knowledge: Knowledge, task: MembershipTask) -> MembershipAnswer:
+        """Thresholds from the shadows, then the candidates on the target."""
+        pool = shadow_pool(knowledge, task.candidates, self.shadows, online=False)
+        labels = pool.records.labels
+        shadows = -modified_entropy(probabilities(knowledge.task, pool.signals.final), labels)
+        cuts = class_thresholds(pool, shadows, knowledge.public.classes)
+        target = probabilities(knowledge.task, read_signals(knowledge, task.candidates).final)
+        scores = -modified_entropy(target, task.candidates.labels) - cuts[task.candidates.labels]
+        return MembershipAnswer(scores, scores >= 0, pool.flags, {"threshold": float(cuts.mean())})
+
+
+def modified_entropy(p: Tensor, labels: Tensor) -> Tensor:
+    """Mentr (..., N) of probabilities (..., N, classes) at labels (N,).
+
+    >>> modified_entropy(torch.tensor([[0.5, 0.5]]), torch.tensor([0])).tolist()
+    [0.6931471824645996]
+    """
+    tiny = torch.finfo(p.dtype).tiny
+    at_label = labels.expand(p.shape[:-1])[..., None]
+    right = p.gather(-1, at_label)
+    others = p.scatter(-1, at_label, 0.0)  # its term is then 0 log 1
+    wrong = others * torch.log1p(-others.clamp(max=1 - torch.finfo(p.dtype).eps))
+    return -((1 - right) * right.clamp(min=tiny).log()).squeeze(-1) - wrong.sum(-1)
+
+
+def class_thresholds(pool: ShadowPool, scores: Tensor, classes: int) -> Tensor:
+    """The best cut (classes,) of every class on scores (N, A) of the shadows, over the records they halved."""
+    known, member = scores[:, pool.universe], pool.member[:, pool.universe]
+    labels = pool.records.labels[pool.universe].expand_as(member)
+    cuts = torch.full((classes,), best_threshold(known[member], known[~member]), dtype=torch.float64)
+    for label in range(classes):
+        inside, outside = known[member & (labels == label)], known[~member & (labels == label)]
+        if len(inside) and len(outside):
+            cuts[label] = best_threshold(inside, outside)
+    return cuts

@@ -1,0 +1,237 @@
+"""The pool of shadow models: halves, sharing, resuming after a kill, and never a model of another configuration."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from attacks.base import Knowledge, final_model
+from attacks.membership import _shadows
+from attacks.membership._calibration import threshold
+from attacks.membership._shadows import ShadowPool, Signals, moments_of, read_signals, shadow_pool
+from core.errors import Unsupported
+from core.registry import ROOT
+from datasets.base import LabelledImages
+from defenses.base import Defense
+from defenses.cdp import Cdp
+from defenses.fedavg import FedAvg
+from federation.settings import Public
+from federation.shadow import train_shadow
+from tests.contract.worlds import World, defenses, make_world, title
+
+WORLD = make_world(FedAvg(), model_parameters={"hidden": [8]}, rounds=4)
+
+
+def knowledge(world: World = WORLD, threat: str = "client", seed: int = 5) -> Knowledge:
+    return Knowledge(world.view(threat), world.defense, world.auxiliary, seed)
+
+
+@pytest.fixture
+def trainings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Grows by one number, how many records it learned, for every shadow that is really trained."""
+    found: list[int] = []
+    real = train_shadow
+
+    def counted(scheme: Any, public: Public, data: LabelledImages, *rest: Any) -> Any:
+        found.append(len(data))
+        return real(scheme, public, data, *rest)
+
+    monkeypatch.setattr(_shadows, "train_shadow", counted)
+    return found
+
+
+@pytest.mark.parametrize("online", [False, True])
+def test_every_record_of_the_universe_is_in_exactly_half_of_the_models(online: bool) -> None:
+    pool = shadow_pool(knowledge(), WORLD.unseen, 4, online=online)
+    assert len(pool.records) == len(WORLD.unseen) + len(WORLD.shards["client:1"]) + len(WORLD.auxiliary)
+    assert torch.equal(pool.records.images[pool.own], WORLD.shards["client:1"].images)
+    assert torch.equal(pool.records.images[pool.auxiliary], WORLD.auxiliary.images)
+    inside = pool.member[:, pool.universe]
+    assert (inside.sum(0) == 2).all()
+    assert torch.equal(inside[0], ~inside[1])
+    assert torch.equal(inside[2], ~inside[3])
+    assert not torch.equal(inside[0], inside[2])
+    if not online:
+        assert not pool.member[:, pool.candidates].any()
+        assert not pool.member[:, pool.own].any()
+    assert bool(pool.flags) == online  # who knows the candidates says so
+
+
+def test_signals_are_those_of_a_model_that_learned_the_half(trainings: list[int]) -> None:
+    pool = shadow_pool(knowledge(), WORLD.unseen, 2, online=False)
+    assert trainings == [20, 20]
+    assert set(pool.signals.logits) == {"first", "last", "final"}  # what the target's view has
+    assert pool.signals.final.shape == (2, len(pool.records), 10)
+    assert pool.signals.norms["last"].shape == (2, len(pool.records))
+    assert not torch.equal(pool.signals.final[0], pool.signals.final[1])
+    assert not torch.equal(pool.signals.logits["first"][0], pool.signals.final[0])
+
+
+def test_the_models_of_a_view_are_told_apart() -> None:
+    known = knowledge()
+    models = moments_of(known)
+    assert set(models) == {"first", "last", "final"}
+    assert all(torch.equal(models["final"][n], v) for n, v in final_model(known).items())
+    first = WORLD.outcome.transcript.observations[1]
+    assert first.occasion.kind == "train"
+    assert any(not torch.equal(models["first"][n], v) for n, v in models["final"].items())
+    signals = read_signals(known, WORLD.unseen)
+    assert torch.equal(signals.final, known.task.predict(models["final"], WORLD.unseen.images))
+
+
+def test_later_attacks_and_larger_pools_take_over_what_is_there(trainings: list[int]) -> None:
+    small = shadow_pool(knowledge(seed=5), WORLD.unseen, 2, online=False)
+    large = shadow_pool(knowledge(seed=6), WORLD.unseen, 4, online=False)
+    assert len(trainings) == 4
+    assert torch.equal(large.signals.final[:2], small.signals.final)
+    assert torch.equal(large.member[:2], small.member)
+
+
+def _changed_public(known: Knowledge) -> Knowledge:
+    training = known.public.training.model_copy(update={"learning_rate": 0.03})
+    return replace(known, view=replace(known.view, public=known.public.model_copy(update={"training": training})))
+
+
+def _changed_records(known: Knowledge) -> Knowledge:
+    return replace(known, auxiliary=known.auxiliary.select(torch.arange(len(known.auxiliary)).flip(0)))
+
+
+def test_no_model_of_another_configuration_is_used(trainings: list[int]) -> None:
+    known = knowledge()
+    others = [
+        known,
+        knowledge(threat="server"),
+        replace(known, defense=Cdp()),
+        replace(known, defense=Cdp(epsilon=3.5)),
+        _changed_public(known),
+        _changed_records(known),
+    ]
+    for count, other in enumerate(others, start=1):
+        shadow_pool(other, WORLD.unseen, 1, online=False)
+        assert len(trainings) == count
+    shadow_pool(known, WORLD.unseen.select(torch.arange(39)), 1, online=False)
+    shadow_pool(known, WORLD.unseen, 1, online=True)
+    assert len(trainings) == len(others) + 2
+    shadow_pool(known, WORLD.unseen, 1, online=False)
+    assert len(trainings) == len(others) + 2
+
+
+def test_changed_source_code_makes_another_pool(monkeypatch: pytest.MonkeyPatch, trainings: list[int]) -> None:
+    shadow_pool(knowledge(), WORLD.unseen, 1, online=False)
+    monkeypatch.setattr(_shadows, "source_digests", lambda roots: dict.fromkeys(roots, "edited"))
+    shadow_pool(knowledge(), WORLD.unseen, 1, online=False)
+    assert len(trainings) == 2
+
+
+def test_a_file_that_is_not_whole_counts_as_none(trainings: list[int], shadow_folder: Path) -> None:
+    before = shadow_pool(knowledge(), WORLD.unseen, 2, online=False)
+    file = next(shadow_folder.glob("*/1.safetensors"))
+    file.write_bytes(file.read_bytes()[:-5])
+    after = shadow_pool(knowledge(), WORLD.unseen, 2, online=False)
+    assert len(trainings) == 3
+    assert torch.equal(before.signals.final, after.signals.final)
+    assert not list(shadow_folder.glob("*/.*"))
+
+
+CHILD = """
+import sys, time
+from pathlib import Path
+from dataclasses import replace
+from tests.attacks.test_shadow_pool import WORLD, knowledge
+from attacks.membership._shadows import shadow_pool
+
+def progress(line):
+    print(line, flush=True)
+    if line.startswith("shadow 2"):
+        time.sleep(600)  # here it is killed
+
+shadow_pool(replace(knowledge(), progress=progress), WORLD.unseen, 4, online=False, folder=Path(sys.argv[1]))
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_pool_continues_where_it_stopped(trainings: list[int], tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(tmp_path / "killed")], stdout=subprocess.PIPE, text=True, env=environment
+    )
+    assert child.stdout is not None
+    try:
+        lines = [child.stdout.readline() for _ in range(2)]
+    finally:
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+    assert lines == ["shadow 1 of 4\n", "shadow 2 of 4\n"]
+
+    resumed = shadow_pool(knowledge(), WORLD.unseen, 4, online=False, folder=tmp_path / "killed")
+    assert len(trainings) == 2
+    whole = shadow_pool(knowledge(), WORLD.unseen, 4, online=False, folder=tmp_path / "whole")
+    assert len(trainings) == 6
+    assert torch.equal(resumed.member, whole.member)
+    assert all(torch.equal(resumed.signals.logits[m], whole.signals.logits[m]) for m in whole.signals.logits)
+
+
+def test_a_pool_ends_with_whole_pairs_when_the_time_does() -> None:
+    late = replace(knowledge(), deadline=time.monotonic() - 1)
+    pool = shadow_pool(late, WORLD.unseen, 6, online=False)
+    assert len(pool) == 2
+    assert pool.flags == ("only 2 of 6 shadow models in the time limit",)
+
+
+def _pool(own: int, models: int) -> ShadowPool:
+    records = LabelledImages(torch.zeros(own + 6, 1, 2, 2), torch.zeros(own + 6, dtype=torch.int64))
+    member = torch.zeros(models, own + 6, dtype=torch.bool)
+    for index in range(models):
+        member[index, own + 2 + index % 2 :: 2] = True
+    return ShadowPool(records, slice(0, 2), slice(2, own + 2), slice(own + 2, own + 6), False, member, Signals({}, {}))
+
+
+def test_the_threshold_looks_at_no_candidate() -> None:
+    def none(index: int, rest: torch.Tensor) -> torch.Tensor:
+        raise AssertionError("own records are enough")
+
+    for candidates in ([99.0, -99.0], [0.0, 0.0]):
+        scores = torch.tensor([*candidates, 4.0, 5.0, 0.0, 1.0, torch.nan, 2.0])
+        assert threshold(_pool(2, 2), scores, none) == 3.0  # between own and auxiliary
+        scores = torch.tensor([*candidates, 0.0, 1.0, torch.nan, 2.0])
+        assert threshold(_pool(0, 2), scores, none) == 1.0  # no own, no second pair: the median
+
+
+def test_without_own_records_the_shadows_play_the_target() -> None:
+    asked: list[tuple[int, list[int]]] = []
+
+    def played(index: int, rest: torch.Tensor) -> torch.Tensor:
+        asked.append((index, rest.tolist()))
+        scores = _pool(0, 4).member[index].double() * 10
+        scores[:2] = torch.tensor([77.0, -77.0])  # candidates are not looked at
+        return scores
+
+    assert threshold(_pool(0, 4), torch.zeros(6), played) == 5.0
+    assert asked == [(0, [2, 3]), (1, [2, 3]), (2, [0, 1]), (3, [0, 1])]
+
+
+#: without those whose target would really encrypt everything: their shadows do not, and are the same
+QUICK = [defense for defense in defenses() if getattr(defense, "crypto", "sampled") != "real"]
+
+
+@pytest.mark.parametrize("defense", QUICK, ids=title)
+def test_shadows_train_under_every_defense_and_are_read_as_their_target_is(defense: Defense) -> None:
+    world = make_world(defense, model_parameters={"hidden": [8]}, rounds=4)
+    for threat in ("client", "server"):
+        known = knowledge(world, threat)
+        try:
+            seen = read_signals(known, world.unseen)
+        except Unsupported:  # this threat sees no model: then neither do shadows help
+            continue
+        pool = shadow_pool(known, world.unseen, 2, online=False)
+        assert set(pool.signals.logits) == set(seen.logits)
+        assert pool.signals.final.isfinite().all()
