@@ -29,10 +29,11 @@ class Pile(ThresholdSum, PerturbedParts):
     transitional: ClassVar[bool] = False
     code_bits: ClassVar[int] = 40
 
-    # measured in training: gradients up to 2e2, Psi up to 4e4, Phi up to 5e5 (a convnet with 1,024 last features)
-    range_gradient: float = Field(2.0**12, gt=0, description="largest value of a gradient; others saturate")
-    range_psi: float = Field(2.0**17, gt=0, description="largest value of Psi; others saturate")
-    range_phi: float = Field(2.0**20, gt=0, description="largest value of Phi; others saturate")
+    # measured in training (a convnet with 1,024 last features): gradients up to 2e2, Psi up to 4e4, Phi up to 5e5; some
+    # probes of single records went beyond 2^20
+    range_gradient: float = Field(2.0**13, gt=0, description="largest value of a gradient; others saturate")
+    range_psi: float = Field(2.0**19, gt=0, description="largest value of Psi; others saturate")
+    range_phi: float = Field(2.0**23, gt=0, description="largest value of Phi; others saturate")
 
     def codecs(self, public: Public, batch: int) -> dict[str, FixedPoint]:
         """A range for each part: what Phi and Psi lose in precision is weighed down by gamma in the recovery."""
