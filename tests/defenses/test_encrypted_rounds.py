@@ -67,21 +67,22 @@ def test_with_too_few_updates_the_round_is_lost(name: str, crypto: str) -> None:
 @pytest.mark.parametrize(
     ("weights", "granted"),
     [
-        ({0: 1, 1: 1, 2: 1}, True),
+        ({0: 1, 1: 1, 2: 1, 3: 1}, True),
         ({0: 1, 1: 1, 2: 1, 3: 1, 4: 1}, True),
+        ({0: 1, 1: 1, 2: 1}, False),
         ({0: 1, 1: 1}, False),
         ({0: 1}, False),
         ({}, False),
-        ({0: 1, 1: 1, 2: 2}, False),
-        ({0: 1, 1: 1, 2: 0}, False),
-        ({0: 2, 1: 2, 2: 2}, False),
-        ({0: 1, 1: 1, 2: -1}, False),
-        ({0: 1, 1: 1, 9: 1}, False),
+        ({0: 1, 1: 1, 2: 1, 3: 2}, False),
+        ({0: 1, 1: 1, 2: 1, 3: 0}, False),
+        ({0: 2, 1: 2, 2: 2, 3: 2}, False),
+        ({0: 1, 1: 1, 2: 1, 3: -1}, False),
+        ({0: 1, 1: 1, 2: 1, 9: 1}, False),
     ],
     ids=str,
 )
 def test_the_authority_s_rule(weights: dict[int, int], granted: bool) -> None:
-    """K = 5, so t = 3: at least three known clients of weight 1."""
+    """K = 5, t = 3, and noise that counts on two honest shares beside two colluders: four known clients of weight 1."""
     defense = create("hybridalpha")
     assert isinstance(defense, HybridAlpha)
     public = public_of(defense=defense, clients=5)

@@ -124,7 +124,7 @@ def test_an_attack_does_not_outlive_its_time(disaster: Disaster) -> None:
 @pytest.mark.slow
 def test_images_that_are_not_numbers_are_scored_and_flagged(disaster: Disaster) -> None:
     record = disaster.record("nan-images")
-    assert record.flags == ["2 images held non-finite pixels"]
+    assert "2 images held non-finite pixels" in record.flags
     assert record.scores["psnr"].value is not None
     assert record.scores["psnr"].value < 60
 

@@ -55,33 +55,12 @@ def group_members(group: int) -> list[str]:
 
 @pytest.mark.slow
 def test_a_killed_and_an_interrupted_run_go_on(tiny_suite: Path, tiny_run: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-
-    # killed after its first record: everything that it started ends with it
-    killed = start(tiny_suite, folder)
-    wait_until(lambda: len(finished(folder)) >= 1 or killed.poll() is not None)
-    killed.kill()
-    wait_until(lambda: not group_members(killed.pid), seconds=20)
-    killed.communicate()
-    after_kill = len(finished(folder))
-    assert 1 <= after_kill < TINY_CELLS
-    # what a kill in the middle of a write leaves behind
-    (folder / "records" / ".half.json.999999999.part").write_text("{")
-    (folder / "trainings" / ".half.999999999.part").mkdir()
-    kept = {path.name: path.stat().st_mtime_ns for path in finished(folder)}
-
-    # started again and stopped by Ctrl-C, which the terminal sends to the whole group
-    stopped = start(tiny_suite, folder)
-    wait_until(lambda: len(finished(folder)) > after_kill or stopped.poll() is not None)
-    os.killpg(stopped.pid, signal.SIGINT)
-    _, err = stopped.communicate(timeout=60)
-    assert stopped.returncode == 130
-    assert "Stopped. What was finished is kept" in err
-    assert "Traceback" not in err
-    wait_until(lambda: not group_members(stopped.pid), seconds=10)
-    after_stop = finished(folder)
-    assert after_kill < len(after_stop) < TINY_CELLS
-    assert {path.name: path.stat().st_mtime_ns for path in after_stop if path.name in kept} == kept
+    for attempt in range(5):  # on a busy machine a run may be over before it can be interrupted: then once more
+        folder = tmp_path / f"run{attempt}"
+        if (after_stop := interrupted(tiny_suite, folder)) is not None:
+            break
+    else:
+        pytest.fail("five runs were over before they could be interrupted")
     # a record that was cut off by a crash of the machine counts as none
     after_stop[0].write_text(after_stop[0].read_text()[:200])
 
@@ -91,3 +70,35 @@ def test_a_killed_and_an_interrupted_run_go_on(tiny_suite: Path, tiny_run: Path,
     assert f"{TINY_CELLS} cells, {len(after_stop) - 1} already there" in outcome.began
     assert comparable(folder) == comparable(tiny_run)
     assert list(folder.rglob("*.part")) == []
+
+
+def interrupted(suite: Path, folder: Path) -> list[Path] | None:
+    """The records of a run that was killed, started again and interrupted; None where it was too fast for that."""
+    # killed after its first record: everything that it started ends with it
+    killed = start(suite, folder)
+    wait_until(lambda: len(finished(folder)) >= 1 or killed.poll() is not None)
+    killed.kill()
+    wait_until(lambda: not group_members(killed.pid), seconds=20)
+    killed.communicate()
+    after_kill = len(finished(folder))
+    assert 1 <= after_kill <= TINY_CELLS
+    # what a kill in the middle of a write leaves behind
+    (folder / "records" / ".half.json.999999999.part").write_text("{")
+    (folder / "trainings" / ".half.999999999.part").mkdir()
+    kept = {path.name: path.stat().st_mtime_ns for path in finished(folder)}
+
+    # started again and stopped by Ctrl-C, which the terminal sends to the whole group
+    stopped = start(suite, folder)
+    wait_until(lambda: len(finished(folder)) > after_kill or stopped.poll() is not None)
+    os.killpg(stopped.pid, signal.SIGINT)
+    _, err = stopped.communicate(timeout=60)
+    if stopped.returncode == 0:
+        return None
+    assert stopped.returncode == 130
+    assert "Stopped. What was finished is kept" in err
+    assert "Traceback" not in err
+    wait_until(lambda: not group_members(stopped.pid), seconds=10)
+    after_stop = finished(folder)
+    assert after_kill < len(after_stop) < TINY_CELLS
+    assert {path.name: path.stat().st_mtime_ns for path in after_stop if path.name in kept} == kept
+    return after_stop

@@ -125,4 +125,4 @@ def test_originals_and_reconstructions_are_those_of_the_record(tiny_run: Path) -
     error = (rebuilt.clamp(0, 1) - truth).square().mean((1, 2, 3))
     assert (10 * torch.log10(1 / error)).tolist() == pytest.approx(record.scores["psnr"].per_item, abs=1e-3)
     assert record.cost is not None
-    assert answer.flags == tuple(record.flags)
+    assert set(answer.flags) <= set(record.flags)  # the harness adds remarks of its own
