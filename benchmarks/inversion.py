@@ -17,7 +17,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import venv
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -75,16 +74,11 @@ def peer(folder: Path) -> None:
 
 def environment() -> str:
     """The interpreter of breaching's own environment, which is made on first use."""
-    home = ROOT / ".cache" / "bench" / "breaching"
-    python = home / "bin" / "python"
-    if not (home / "ready").exists():
-        venv.create(home, with_pip=True, clear=True)
-        pins = [line for line in (ROOT / "requirements.txt").read_text().splitlines() if line.startswith("pydantic==")]
-        version = torch.__version__.partition("+")[0]
-        command = [str(python), "-m", "pip", "install", "--quiet", "setuptools<81", f"torch=={version}", *pins]
-        subprocess.run([*command, "breaching==0.1.2"], check=True)
-        (home / "ready").touch()
-    return str(python)
+    from benchmarks._ratio import peer_python  # not at the top: breaching's own interpreter runs this file too
+
+    pins = [line for line in (ROOT / "requirements.txt").read_text().splitlines() if line.startswith("pydantic==")]
+    torch_pin = f"torch=={torch.__version__.partition('+')[0]}"
+    return str(peer_python("breaching", "setuptools<81", torch_pin, *pins, "breaching==0.1.2"))
 
 
 # --- ours ---------------------------------------------------------------------------------------
@@ -188,7 +182,9 @@ def prepare(data: str, folder: Path) -> Bench:
     )
     problems = tuple(Inversion(weights, Gradient(g, 1, 1), y[None]) for g, y in zip(found, victims.labels, strict=True))
     view = View("server", (), public, (), {}, {})
-    return Bench(Knowledge(view, FedAvg(), victims, 0), problems, colours, folder, process)
+    return Bench(
+        Knowledge(view, FedAvg(), pool.take(torch.arange(IMAGES, 2 * IMAGES)), 0), problems, colours, folder, process
+    )
 
 
 def speed(bench: Bench) -> None:

@@ -67,8 +67,3 @@ def refuse_buffers(defense: Defense, public: Public) -> None:
             f"The defense '{defense.name}' needs a network without batch norm (its running statistics would travel "
             f"unprotected); given: '{public.model}' with buffers."
         )
-
-
-def with_noise(gradient: Parameters, noise: Parameters) -> Parameters:
-    """Gradient plus float64 noise, in the gradient's precision."""
-    return {name: (value.double() + noise[name]).to(value.dtype) for name, value in gradient.items()}

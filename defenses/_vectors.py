@@ -26,3 +26,13 @@ def shaped(vector: Floats, like: Parameters) -> Parameters:
         found[name] = drawn[start : start + value.numel()].view(value.shape)
         start += value.numel()
     return found
+
+
+def added(gradient: Parameters, noise: Floats) -> Parameters:
+    """Gradient plus a flat noise vector, in float64."""
+    return {name: gradient[name].double() + drawn for name, drawn in shaped(noise, gradient).items()}
+
+
+def added_in_place_of(gradient: Parameters, noise: Floats) -> Parameters:
+    """The same in the gradient's own precision: what may stand in its place."""
+    return {name: value.to(gradient[name].dtype) for name, value in added(gradient, noise).items()}

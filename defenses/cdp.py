@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from defenses._clipped import Clipped, with_noise
-from defenses._vectors import shaped
+from defenses._clipped import Clipped
+from defenses._vectors import added_in_place_of
 from defenses.base import mean
 from defenses.noise.calibration import gaussian_mu
 from federation.party import Party
@@ -36,7 +36,7 @@ class Cdp(Clipped):
         with me.phase("DP"):
             size = sum(value.numel() for value in average.values())
             noise = self.sigma(me.occasion.batch_size) / len(updates) * me.stream("central").normal(size)
-        self.step(me, with_noise(average, shaped(noise, average)), {})
+        self.step(me, added_in_place_of(average, noise), {})
 
     def claims(self, public: Public) -> dict[str, Any]:
         """The claimed and the composed epsilon of the published models; the server's view has no protection."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from defenses._clipped import Clipped, with_noise
-from defenses._vectors import shaped
+from defenses._clipped import Clipped
+from defenses._vectors import added_in_place_of
 from defenses.noise.calibration import gaussian_mu
 from federation.party import Party
 from federation.settings import SERVER, Public
@@ -28,7 +28,7 @@ class Ldp(Clipped):
         with me.phase("DP"):
             size = sum(value.numel() for value in gradient.values())
             noise = self.sigma(me.occasion.batch_size) * me.stream("gaussian").normal(size)
-            noisy = with_noise(gradient, shaped(noise, gradient))
+            noisy = added_in_place_of(gradient, noise)
         me.send(SERVER, "update", {"gradient": noisy, "buffers": {}})
 
     def claims(self, public: Public) -> dict[str, Any]:

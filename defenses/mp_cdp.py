@@ -6,7 +6,7 @@ import math
 from typing import Any, ClassVar
 
 from defenses._model_perturbation import ModelPerturbation
-from defenses.mp_dp import added
+from defenses._vectors import added
 from defenses.noise.budget import Budget
 from federation.party import Party
 from federation.payload import Parameters

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from core.randomness import Stream, derive_key
 from defenses._model_perturbation import ModelPerturbation
-from defenses._vectors import shaped
+from defenses._vectors import added
 from defenses.base import Reading
 from defenses.noise.budget import Budget
 from defenses.noise.calibration import (
@@ -244,8 +244,3 @@ def shared_stream(state: Payload, own: int, other: int, occasion: Occasion) -> S
 
 def _index(name: str) -> int:
     return int(name.partition(":")[2])
-
-
-def added(gradient: Parameters, noise: np.ndarray[Any, np.dtype[np.float64]]) -> Parameters:
-    """Gradient plus a flat noise vector, in float64."""
-    return {name: gradient[name].double() + drawn for name, drawn in shaped(noise, gradient).items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from defenses._model_perturbation import ModelPerturbation
-from defenses.mp_dp import added
+from defenses._vectors import added
 from defenses.noise.budget import Budget
 from defenses.noise.calibration import local_sigma
 from federation.party import Party

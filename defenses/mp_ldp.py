@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from defenses._model_perturbation import ModelPerturbation
-from defenses.mp_dp import NOT_PRIVATE, added
+from defenses._vectors import added
+from defenses.mp_dp import NOT_PRIVATE
 from defenses.noise.budget import Budget
 from defenses.noise.calibration import local_sigma
 from defenses.noise.laws import signed_dn

@@ -12,7 +12,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from attacks.base import MembershipAnswer, MembershipTask, ReconstructionAnswer, ReconstructionTask
-from leaderboard.files import write_bytes
+from core.files import write_bytes
 from leaderboard.record import Cost
 from leaderboard.sandbox import Answer, AttackFailed, AttackTask
 

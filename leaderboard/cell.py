@@ -8,11 +8,11 @@ from typing import Any
 
 from attacks.base import STOPPED, ReconstructionAnswer
 from core.errors import Unsupported, UserError
+from core.files import write_text
 from federation.settings import Training
 from federation.view import parse_threat
 from leaderboard.answers import check_answer, load_answer, save_answer
 from leaderboard.errands import make_errand
-from leaderboard.files import write_text
 from leaderboard.jobs import Job
 from leaderboard.provenance import provenance
 from leaderboard.record import Cost, Record

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from core import registry
 from core.errors import UserError
+from core.files import sweep
 from leaderboard.engine import Engine
 from leaderboard.estimate import estimate
-from leaderboard.files import sweep
 from leaderboard.images import originals, reconstructions
 from leaderboard.listing import cell_tables
 from leaderboard.page import write_page

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from typing import Any
 
-from leaderboard.files import write_text
+from core.files import write_text
 from leaderboard.jobs import Job
 from leaderboard.plan import Plan
 from leaderboard.processes import context

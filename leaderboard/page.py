@@ -17,7 +17,7 @@ from urllib.parse import quote
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from leaderboard.files import write_bytes, write_text
+from core.files import write_bytes, write_text
 from leaderboard.picture_table import Images, remove_other_figures, save_picture_tables
 from leaderboard.pictures import Strip, remove_other_images, save_strips
 from leaderboard.record import Record

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from leaderboard.files import write_bytes
+from core.files import write_bytes
 from leaderboard.pictures import Picture, side_by_side
 from leaderboard.record import Record
 from leaderboard.render.shared import plain

@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from leaderboard.files import write_bytes
+from core.files import write_bytes
 
 GAP = 1  # pixels between two images
 GREY = 128  # of gaps and of pixels that hold no number: seen on a light page and on a dark one

@@ -11,8 +11,8 @@ from typing import Any
 from pydantic import Field, ValidationError
 
 from core.errors import UserError, unknown_name
+from core.files import write_text
 from core.plugins import Settings
-from leaderboard.files import write_text
 from leaderboard.jobs import Job
 from leaderboard.plan import Plan
 from leaderboard.record import Record

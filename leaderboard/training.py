@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from core.errors import UserError
+from core.files import whole_folder
 from datasets.base import ImagePool, LabelledImages
 from datasets.loading import load_pool
 from datasets.splits import Splits, make_splits
@@ -22,7 +23,6 @@ from federation.settings import Public, Training, Watch, client_name
 from federation.task import task_of
 from federation.transcript import Transcript
 from federation.view import Threat, View, limiter
-from leaderboard.files import whole_folder
 from leaderboard.jobs import Job
 from leaderboard.record import TrainingSummary
 from metrics.accuracy import accuracy

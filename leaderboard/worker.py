@@ -8,8 +8,8 @@ from pathlib import Path
 
 from core import registry
 from core.errors import UserError
+from core.files import write_text
 from leaderboard.cell import run_cell
-from leaderboard.files import write_text
 from leaderboard.jobs import Job
 from leaderboard.processes import obey_engine, one_thread, print_into
 from leaderboard.sandbox import Cage

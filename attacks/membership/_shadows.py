@@ -14,22 +14,19 @@ ever that of another configuration.
 from __future__ import annotations
 
 import hashlib
-import os
 import sys
 import time
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load, save
 from torch import Tensor
 
 from attacks.base import Knowledge
 from attacks.membership._signals import joined, outputs_and_features, own_records
 from core import registry
 from core.errors import Unsupported
+from core.files import keep_tensors, kept_tensors
 from core.registry import ROOT
 from core.seeds import derive_seed, digest_of
 from core.sources import source_digests
@@ -208,9 +205,8 @@ def _key(knowledge: Knowledge, pool: ShadowPool) -> str:
 
 def _load(file: Path, member: Tensor) -> Signals | None:
     """What was kept of a model; None where the file is missing, not whole, or of other halves."""
-    try:
-        tensors = load(file.read_bytes())  # refuses a file whose length is not what its header says
-    except (OSError, SafetensorError):
+    tensors = kept_tensors(file)
+    if tensors is None:
         return None
     kept = tensors.pop("member", torch.empty(0))
     signals = Signals(_under("logits/", tensors), _under("norms/", tensors))
@@ -224,18 +220,11 @@ def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _keep(file: Path, member: Tensor, signals: Signals) -> None:
-    """Write in one piece: a kill at any moment leaves no file or a whole one."""
+    """Keep a model's signals beside which records it learned."""
     tensors = {"member": member.to(torch.uint8)}
-    tensors |= {f"logits/{moment}": value.contiguous() for moment, value in signals.logits.items()}
-    tensors |= {f"norms/{moment}": value.contiguous() for moment, value in signals.norms.items()}
-    part = file.with_name(f".{file.name}.{os.getpid()}.part")
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        part.write_bytes(save(tensors))
-        part.replace(file)
-    except OSError:  # a read-only checkout works too, only slower
-        with suppress(OSError):
-            part.unlink()
+    tensors |= {f"logits/{moment}": value for moment, value in signals.logits.items()}
+    tensors |= {f"norms/{moment}": value for moment, value in signals.norms.items()}
+    keep_tensors(file, tensors)
 
 
 def _stacked(signals: list[Signals]) -> Signals:

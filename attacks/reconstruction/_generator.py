@@ -16,20 +16,17 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import cast
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from core.errors import Unsupported
+from core.files import keep_tensors, kept_tensors
 from core.registry import ROOT
 from core.seeds import derive_seed, digest_of
 from federation.payload import raw_bytes
@@ -150,7 +147,7 @@ def trained_generator(
     finished = _train(generator.requires_grad_(True), images.cpu(), settings, progress, time.monotonic() + seconds)
     generator.requires_grad_(False)
     if finished:
-        _keep(generator, file)
+        keep_tensors(file, generator.state_dict())
     return generator, finished
 
 
@@ -161,27 +158,12 @@ def _key(images: Tensor, settings: GeneratorSettings) -> str:
 
 def _load_into(generator: Generator, file: Path) -> bool:
     """Take the weights from a file; False, and nothing changed, where it is missing or not whole."""
-    try:
-        tensors = load(file.read_bytes())  # refuses a file whose length is not what its header says
-    except (OSError, SafetensorError):
-        return False
+    tensors = kept_tensors(file)
     expected = {name: (tensor.shape, tensor.dtype) for name, tensor in generator.state_dict().items()}
-    if {name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()} != expected:
+    if tensors is None or {name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()} != expected:
         return False
     generator.load_state_dict(tensors)
     return True
-
-
-def _keep(generator: Generator, file: Path) -> None:
-    """Write the weights in one piece: a kill at any moment leaves no file or a whole one."""
-    part = file.with_name(f".{file.name}.{os.getpid()}.part")
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        part.write_bytes(save(generator.state_dict()))
-        part.replace(file)
-    except OSError:  # a read-only checkout works too, only slower
-        with suppress(OSError):
-            part.unlink()
 
 
 def _train(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from attacks.base import Inversion, Knowledge
 from attacks.reconstruction._disaggregation import Factors, factorisations, has_rank
 from datasets.base import LabelledImages
 from federation.payload import Parameters
@@ -27,6 +28,14 @@ AUXILIARY, NUMBERS = 1000, 200
 def last_layer(task: Task) -> str:
     """The name of the last weight matrix (classes, features)."""
     return [n for n in task.parameter_names if n.endswith("weight")][-1]
+
+
+def labels_of(knowledge: Knowledge, problem: Inversion, *, auxiliary: bool = True) -> Tensor:
+    """The labels (M,) of a problem: those that the cell grants, else recovered, with auxiliary images or without."""
+    if problem.labels is not None:
+        return problem.labels
+    images, gradient = knowledge.auxiliary if auxiliary else None, problem.gradient
+    return recover_labels(knowledge.task, problem.model, gradient.values, gradient.records, images)
 
 
 def recover_labels(

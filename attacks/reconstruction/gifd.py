@@ -29,7 +29,7 @@ from attacks.reconstruction._generator import (
     trained_generator,
     untrained_generator,
 )
-from attacks.reconstruction._labels import recover_labels
+from attacks.reconstruction._labels import labels_of
 from attacks.reconstruction._matching import Matcher, total_variation
 
 #: features between z and the image
@@ -238,18 +238,11 @@ class Gifd(GradientMatching):
             made, finished = trained_generator(auxiliary, settings, knowledge.progress, seconds)
         return made.to(knowledge.device), finished
 
-    def _labels(self, knowledge: Knowledge, problem: Inversion) -> Tensor:
-        """The labels (M,): given, or recovered; in the strict setting without a look at the auxiliary images."""
-        if problem.labels is not None:
-            return problem.labels
-        auxiliary = knowledge.auxiliary if self.generator == "trained" else None
-        gradient = problem.gradient
-        return recover_labels(knowledge.task, problem.model, gradient.values, gradient.records, auxiliary)
-
     def _invert(self, search: Search, generator: Generator, problems: tuple[Inversion, ...]) -> tuple[Tensor, Tensor]:
         """Images (P, M, C, H, W) and matching costs (P,) of P problems with M records each."""
         knowledge = search.knowledge
-        labels = torch.stack([self._labels(knowledge, problem) for problem in problems])
+        informed = self.generator == "trained"  # in the strict setting labels too come without auxiliary images
+        labels = torch.stack([labels_of(knowledge, problem, auxiliary=informed) for problem in problems])
         transforms = self.transforms(knowledge, problems)
         matcher = partial(Matcher, knowledge.task, problems, labels, device=knowledge.device, transforms=transforms)
         start = _codes(knowledge, problems, self.restarts, self.latent)

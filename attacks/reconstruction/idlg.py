@@ -7,7 +7,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from attacks.base import Inversion, Knowledge
-from attacks.reconstruction._labels import recover_labels
+from attacks.reconstruction._labels import labels_of
 from attacks.reconstruction.dlg import Dlg
 
 
@@ -22,7 +22,4 @@ class IDlg(Dlg):
 
     def labels_for(self, knowledge: Knowledge, problem: Inversion) -> Tensor | None:
         """The labels (M,) that the cell gives, else the recovered ones."""
-        if problem.labels is not None:
-            return problem.labels
-        gradient = problem.gradient
-        return recover_labels(knowledge.task, problem.model, gradient.values, gradient.records, knowledge.auxiliary)
+        return labels_of(knowledge, problem)

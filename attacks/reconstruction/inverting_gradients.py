@@ -18,7 +18,7 @@ from attacks.base import (
     ReconstructionTask,
     gradient_flags,
 )
-from attacks.reconstruction._labels import recover_labels
+from attacks.reconstruction._labels import labels_of
 from attacks.reconstruction._matching import Matcher, SignedAdam, starting_points, total_variation
 
 #: iterations' worth of time that is kept back before a deadline, for the last costs and the way home
@@ -76,12 +76,7 @@ class InvertingGradients(GradientMatching):
     def reconstruct(self, knowledge: Knowledge, task: ReconstructionTask) -> ReconstructionAnswer:
         """Invert all problems (of one size) in one optimisation."""
         problems = task.problems(knowledge)
-        labels = [
-            p.labels
-            if p.labels is not None
-            else recover_labels(knowledge.task, p.model, p.gradient.values, p.gradient.records, knowledge.auxiliary)
-            for p in problems
-        ]
+        labels = [labels_of(knowledge, problem) for problem in problems]
         matcher = Matcher(
             knowledge.task,
             problems,

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
 
 
 def write_text(path: Path, text: str) -> None:
@@ -60,3 +64,19 @@ def whole_folder(folder: Path) -> Iterator[Path]:
         part.replace(folder)
     finally:
         shutil.rmtree(part, ignore_errors=True)
+
+
+def keep_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Keep tensors for later runs, in one piece; where nothing can be written they are simply not kept."""
+    with suppress(OSError):  # a read-only checkout works too, only slower
+        path.parent.mkdir(parents=True, exist_ok=True)
+        sweep(path.parent)
+        write_bytes(path, save({name: value.contiguous() for name, value in tensors.items()}))
+
+
+def kept_tensors(path: Path) -> dict[str, Tensor] | None:
+    """What `keep_tensors` kept; None where the file is missing or not whole (its header says how long it is)."""
+    try:
+        return load(path.read_bytes())
+    except (OSError, SafetensorError):
+        return None

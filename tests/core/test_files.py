@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from leaderboard.files import sweep, whole_folder, write_bytes, write_text
+from core.files import sweep, whole_folder, write_bytes, write_text
 
 
 def names(folder: Path) -> list[str]:
