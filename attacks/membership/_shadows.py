@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from attacks.base import Knowledge
+from attacks.base import STOPPED, Knowledge
 from attacks.membership._signals import joined, outputs_and_features, own_records
 from core import registry
 from core.errors import Unsupported
@@ -144,7 +144,7 @@ def shadow_pool(
         knowledge.progress(f"shadow {index + 1} of {count}")
     flags = ("the shadow models were trained on halves of candidates and auxiliary images",) if online else ()
     if len(made) < count:
-        flags = (*flags, f"only {len(made)} of {count} shadow models in the time limit")
+        flags = (*flags, f"{STOPPED}: only {len(made)} of {count} shadow models")
     return replace(pool, member=torch.stack([m for m, _ in made]), signals=_stacked([s for _, s in made]), flags=flags)
 
 

@@ -184,7 +184,7 @@ def test_a_pool_ends_with_whole_pairs_when_the_time_does() -> None:
     late = replace(knowledge(), deadline=time.monotonic() - 1)
     pool = shadow_pool(late, WORLD.unseen, 6, online=False)
     assert len(pool) == 2
-    assert pool.flags == ("only 2 of 6 shadow models in the time limit",)
+    assert pool.flags == ("stopped at its time limit: only 2 of 6 shadow models",)
 
 
 def _pool(own: int, models: int) -> ShadowPool:
