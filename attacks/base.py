@@ -26,6 +26,7 @@ from defenses.base import AGGREGATE, Defense, Gradient, Reading, Transform
 from federation.payload import Parameters, raw_bytes
 from federation.settings import VICTIM, Moment, Public
 from federation.task import Task, task_of
+from federation.transcript import Observation
 from federation.view import View
 
 Goal = Literal["reconstruction", "membership", "extraction", "audit"]
@@ -151,10 +152,13 @@ class MembershipTask:
     """Tell which candidates were trained on. The candidates come shuffled, members and others alike.
 
     `known` are other records with the answer, where the cell grants them (`known_members` in the suite), else None.
+    `round_index` is None where the question is whether a record was trained on at all; else it is whether the record
+    was in the batch that the victim trained on in that observed round (`about: batch` in the suite).
     """
 
     candidates: LabelledImages
     known: KnownMembership | None = None
+    round_index: int | None = None
 
 
 @dataclass(frozen=True)
@@ -163,6 +167,52 @@ class MembershipAnswer:
 
     scores: Tensor
     decisions: Tensor
+    flags: tuple[str, ...] = ()
+    diagnostics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ExtractionTask:
+    """Rebuild the global model as it was when the first probe of an observed round ran on it.
+
+    Only that probe counts: later ones show the same model again under fresh perturbations, which no training does.
+    """
+
+    moment: Moment
+    round_index: int
+
+
+@dataclass(frozen=True)
+class ExtractionAnswer:
+    """A model with the names and shapes of the public network's own parameters (`Task.initial`)."""
+
+    model: Parameters
+    flags: tuple[str, ...] = ()
+    diagnostics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class AuditTask:
+    """Tell two neighbouring worlds apart, trial by trial.
+
+    `view` holds one probe observation a trial, in order (0, 1, ...): a run of the protocol in which the victim's batch
+    was `worlds[0]` or `worlds[1]`, which differ in one record; the other clients' batches are the same in all.
+    """
+
+    worlds: tuple[LabelledImages, LabelledImages]
+    view: View
+
+    @property
+    def trials(self) -> tuple[Observation, ...]:
+        """The observations, one a trial."""
+        return self.view.of_kind("probe")
+
+
+@dataclass(frozen=True)
+class AuditAnswer:
+    """Scores (trials,), higher means `worlds[1]`."""
+
+    scores: Tensor
     flags: tuple[str, ...] = ()
     diagnostics: Mapping[str, float] = field(default_factory=dict)
 
@@ -274,6 +324,28 @@ class MembershipAttack(Attack):
     @abstractmethod
     def infer(self, knowledge: Knowledge, task: MembershipTask) -> MembershipAnswer:
         """Score and decide every candidate."""
+
+
+class ExtractionAttack(Attack):
+    """Base of attacks that steal the global model."""
+
+    goal: ClassVar[Goal] = "extraction"
+    threats: ClassVar[tuple[str, ...]] = ("client",)
+
+    @abstractmethod
+    def extract(self, knowledge: Knowledge, task: ExtractionTask) -> ExtractionAnswer:
+        """Rebuild the global model of an observed round."""
+
+
+class AuditAttack(Attack):
+    """Base of attacks that play the distinguishing game of differential privacy."""
+
+    goal: ClassVar[Goal] = "audit"
+    threats: ClassVar[tuple[str, ...]] = ("server", "server+keys", "server+clients", "server:active")
+
+    @abstractmethod
+    def distinguish(self, knowledge: Knowledge, task: AuditTask) -> AuditAnswer:
+        """Score every trial."""
 
 
 def final_model(knowledge: Knowledge) -> Parameters:

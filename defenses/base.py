@@ -179,6 +179,13 @@ class Defense(Plugin):
         """
         return None
 
+    def deviate(self) -> Self | None:
+        """The scheme with a server that deviates to its own advantage, unseen by clients (threat `server:active`).
+
+        None: no such strategy is known.
+        """
+        return None
+
     def rehearsal(self) -> Self:
         """A defense that trains the very same model at less cost, for shadow models; here the defense itself."""
         return self
