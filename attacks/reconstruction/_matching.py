@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import torch
 from torch import Tensor
 from torch.func import grad, vmap
@@ -14,6 +16,14 @@ from federation.task import Task
 
 #: candidate images whose gradients are held in memory at once (one problem at least)
 IMAGES_AT_ONCE = 16
+
+
+class Slopes(Protocol):
+    """What a descent on images needs: a cost for each problem, and where it falls."""
+
+    def slopes(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Costs (P,) and their gradients in the images (P, M, C, H, W)."""
+        ...
 
 
 class Matcher:

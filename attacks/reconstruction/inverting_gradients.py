@@ -19,7 +19,7 @@ from attacks.base import (
     gradient_flags,
 )
 from attacks.reconstruction._labels import labels_of
-from attacks.reconstruction._matching import Matcher, SignedAdam, starting_points, total_variation
+from attacks.reconstruction._matching import Matcher, SignedAdam, Slopes, starting_points, total_variation
 
 #: iterations' worth of time that is kept back before a deadline, for the last costs and the way home
 RESERVE = 3
@@ -95,7 +95,7 @@ class InvertingGradients(GradientMatching):
             flags.append("not converged: the median matching cost is above 0.5")
         return ReconstructionAnswer(tuple(images), tuple(flags), {"matching_cost": float(costs.mean())})
 
-    def _descend(self, knowledge: Knowledge, matcher: Matcher, x: Tensor) -> _Best:
+    def _descend(self, knowledge: Knowledge, matcher: Slopes, x: Tensor) -> _Best:
         """The best candidates (restarts * P, M, C, H, W) on the way from `x`, until the iterations or the time end."""
         unknown = torch.full(x.shape[:1], torch.inf, device=x.device)
         best = _Best(x.clone(), unknown, torch.ones_like(unknown))  # cost 1: nothing in common
