@@ -34,6 +34,10 @@ def build_parser() -> argparse.ArgumentParser:
     table.add_argument("--format", choices=["md", "csv", "json", "latex"], help="default: for the terminal")
     table.add_argument("--all", action="store_true", help="the phase times and the list of all cells too")
     table.add_argument("--phases", action="store_true", help="the phase times alone: seconds a round by phase")
+    table.add_argument("--paper", action="store_true", help="the paper's tables: ours beside the paper's own figures")
+    table.add_argument(
+        "--target", type=float, metavar="PERCENT", help="with --paper: the accuracy that time is measured to"
+    )
     _add_out(commands.add_parser("report", help="write the page of a run"))
     show = commands.add_parser("show", help="one record, readable, with its images")
     show.add_argument("record", metavar="RECORD.json")

@@ -18,6 +18,7 @@ from leaderboard.estimate import estimate
 from leaderboard.images import originals, reconstructions
 from leaderboard.listing import cell_tables
 from leaderboard.page import write_page
+from leaderboard.paper_tables import paper_tables
 from leaderboard.phases import phase_tables
 from leaderboard.pictures import ascii_picture
 from leaderboard.plan import Options, Plan, make_plan, select
@@ -71,7 +72,10 @@ def run(args: argparse.Namespace) -> int:
 def table(args: argparse.Namespace) -> int:
     """`table`: print the tables of a run."""
     opened = open_run(Path(args.out))
-    tables = phase_tables(opened.records) if args.phases else opened.rankings()
+    if args.paper:
+        tables = paper_tables(opened.records, args.target)
+    else:
+        tables = phase_tables(opened.records) if args.phases else opened.rankings()
     if args.all:
         tables += [] if args.phases else phase_tables(opened.records)
         tables += cell_tables(opened.records)
