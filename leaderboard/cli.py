@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from core.errors import UserError
@@ -41,6 +41,12 @@ def build_parser() -> argparse.ArgumentParser:
     _add_out(commands.add_parser("report", help="write the page of a run"))
     show = commands.add_parser("show", help="one record, readable, with its images")
     show.add_argument("record", metavar="RECORD.json")
+    new = commands.add_parser("new", help="write a working skeleton of a plugin: one file")
+    new.add_argument("kind", choices=["defense", "attack"])
+    new.add_argument("name", help="lower-case words joined by '-', such as noisy-gradient")
+    new.add_argument("--to", metavar="DIR", default=".", help="folder of the new file (default: here)")
+    check = commands.add_parser("check", help="run the contract of all plugins on a file of your own")
+    check.add_argument("plugin", metavar="FILE.py")
     return parser
 
 
@@ -79,8 +85,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return list_plugins(args.kind, args.json)
         from leaderboard import commands
 
-        command = {"run": commands.run, "table": commands.table, "report": commands.report, "show": commands.show}
-        return command[args.command](args)
+        command: Callable[[argparse.Namespace], int] = getattr(commands, args.command)
+        return command(args)
     except UserError as error:
         sentence = " ".join(str(error).split())  # one line, whatever a library's message looked like
         print(f"run_benchmark.py: {sentence}", file=sys.stderr)

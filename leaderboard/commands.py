@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -25,6 +27,7 @@ from leaderboard.plan import Options, Plan, make_plan, select
 from leaderboard.progress import Progress
 from leaderboard.record import Record
 from leaderboard.render import to_csv, to_json, to_latex, to_markdown, to_terminal
+from leaderboard.scaffold import new_plugin
 from leaderboard.store import Run, open_run, read_record_file, save_run
 from leaderboard.table import Table
 from suites.schema import load_suite
@@ -117,6 +120,28 @@ def show(args: argparse.Namespace) -> int:
             assert images is not None
             print(f"\n{title} {number}\n{ascii_picture(images[number], colour=colour)}")
     return 0
+
+
+def new(args: argparse.Namespace) -> int:
+    """`new`: write the skeleton of a plugin and say what to do with it."""
+    path = new_plugin(args.kind, args.name, Path(args.to))
+    print(f"{path}: change it, then")
+    print(f"  .venv/bin/python run_benchmark.py check {path}")
+    print(f"  .venv/bin/python run_benchmark.py run --plugin {path}")
+    return 0
+
+
+def check(args: argparse.Namespace) -> int:
+    """`check`: the contract tests of all plugins, on those of one file."""
+    found = registry.load_file(args.plugin)
+    if importlib.util.find_spec("pytest") is None:
+        raise UserError("`check` needs the development tools: `make test` installs them.")
+    print("checking " + ", ".join(f"{entry['kind']} '{entry['name']}'" for entry in found), flush=True)
+    command = [sys.executable, "-m", "pytest", "tests/contract", "-p", "no:cacheprovider", "--no-header"]
+    env = {**os.environ, "LEAKBOARD_CHECK": str(Path(args.plugin).resolve())}
+    code = subprocess.run(command, cwd=registry.ROOT, env=env).returncode
+    print("The contract holds." if code == 0 else "The contract does not hold: see above.")
+    return 1 if code else 0
 
 
 def _describe(record: Record) -> str:
