@@ -47,6 +47,19 @@ def build_parser() -> argparse.ArgumentParser:
     new.add_argument("--to", metavar="DIR", default=".", help="folder of the new file (default: here)")
     check = commands.add_parser("check", help="run the contract of all plugins on a file of your own")
     check.add_argument("plugin", metavar="FILE.py")
+    compare = commands.add_parser("compare", help="two runs cell by cell: every score that differs")
+    compare.add_argument("first", metavar="A", help="folder of a run, or of published records")
+    compare.add_argument("second", metavar="B")
+    compare.add_argument("--format", choices=["md", "csv", "json", "latex"], help="default: for the terminal")
+    submit = commands.add_parser("submit", help="collect a finished run's records for publishing")
+    submit.add_argument("run", metavar="RUN", help="folder of the run")
+    submit.add_argument("--to", metavar="DIR", help="where they go (default: leaderboard/published)")
+    submit.add_argument("--allow-dirty", action="store_true", help="also records of code that is in no commit")
+    verify = commands.add_parser("verify", help="compute records again and compare, within stated tolerances")
+    verify.add_argument("records", metavar="RECORD.json", nargs="+")
+    verify.add_argument("--data", metavar="NAME:PLACE", default="", help="where the data lies, such as npz:FILE")
+    verify.add_argument("--lpips-weights", metavar="FILE", default="", help="AlexNet weights for LPIPS, from a file")
+    verify.add_argument("--mark", action="store_true", help="note beside each record that it was verified")
     return parser
 
 
