@@ -15,6 +15,7 @@ from attacks.reconstruction._psi import by_auxiliary, features_of, settle
 from attacks.reconstruction.inverting_gradients import InvertingGradients
 from attacks.reconstruction.phi_inversion import PhiInversion
 from core.errors import Unsupported
+from core.seeds import derive_seed
 from datasets.base import LabelledImages
 from datasets.digits import Digits
 from datasets.loading import load_pool
@@ -39,11 +40,10 @@ def finished(name: str, *, batch: int = 1, targets: int = 4, model: str = "mlp",
 
 
 def known(made: Run, threat: str = "server") -> Knowledge:
-    """The auxiliary images are the last of the data set, which `run` deals to nobody (it takes 48 at random)."""
+    """What a threat knows; the auxiliary images are the last ones of the order in which `run` deals."""
     pool = load_pool(Digits())
-    return Knowledge(
-        made.view(threat), made.defense, pool.take(torch.arange(len(pool.labels) - 80, len(pool.labels))), 3
-    )
+    order = torch.randperm(len(pool.labels), generator=torch.Generator().manual_seed(derive_seed("run", 0)))
+    return Knowledge(made.view(threat), made.defense, pool.take(order[-80:]), 3)
 
 
 def task_for(made: Run) -> ReconstructionTask:
@@ -176,10 +176,10 @@ def test_matching_is_far_above_the_plain_attack_on_the_noisy_gradient(variant: s
 
 
 def test_a_batch_through_a_convolution_is_matched_without_labels() -> None:
-    made = finished("mp-dp", model="convnet", batch=2, precision="float32")
-    answer = attacked(made, iterations=60, tv=0.01)
+    made = finished("mp-dp", model="convnet", network={"width": 8}, batch=2, precision="float32")
+    answer = attacked(made, iterations=150, tv=0.01)
     assert answer.flags == ()
-    assert answer.diagnostics["matching_cost"] < 0.05
+    assert answer.diagnostics["matching_cost"] < 0.01
     assert all(images.shape == (2, 1, 32, 32) for images in answer.images)
 
 
@@ -200,9 +200,9 @@ def test_without_model_perturbation_there_is_no_phi(name: str) -> None:
         attacked(made)
 
 
-def test_the_hardened_scheme_shows_no_phi_even_to_colluders() -> None:
+def test_the_hardened_scheme_shows_no_phi_to_anybody() -> None:
     made = finished("mp-dp+", precision="float32")
-    for threat in ("server", "server+clients:2"):
+    for threat in ("server", "server+clients:2", "client"):
         with pytest.raises(Unsupported, match="holds no Phi of the victim's own without noise"):
             attacked(made, threat)
 
