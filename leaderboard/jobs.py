@@ -49,7 +49,8 @@ class Job(Settings):
         if self.cell is None:
             return f"training {t.dataset.label} / {t.defense.label} / seed {t.seed}"
         moment = f" ({self.cell.moment} round)" if self.cell.moment else ""
-        return f"{self.cell.attack.label} on {t.dataset.label} / {t.defense.label}{moment} / seed {t.seed}"
+        where = f"{t.dataset.label} / {t.defense.label} / {self.cell.threat}{moment}"
+        return f"{self.cell.attack.label} on {where} / seed {t.seed}"
 
     @property
     def private_seed(self) -> int:

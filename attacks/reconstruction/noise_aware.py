@@ -19,6 +19,7 @@ from attacks.base import (
     ReconstructionTask,
     gradient_flags,
 )
+from attacks.reconstruction._descent import Descent
 from attacks.reconstruction._labels import labels_of
 from attacks.reconstruction._likelihood import (
     ImagePrior,
@@ -126,8 +127,8 @@ class NoiseAware(InvertingGradients):
             for p, law in zip(rounds, laws, strict=True)
         ]
         images_like = ImagePrior(seen.records.images, self.prior, knowledge.device)
-        best = self._descend(knowledge, Joint([*matchers, images_like]), x)
-        images, costs = self._pick(best)
+        best = Descent(self.iterations, self.learning_rate, self.tv)(knowledge, Joint([*matchers, images_like]), x)
+        images, costs = best.of_restarts(self.restarts)
         useful = torch.tensor([s.informative for s in scales])
         images = torch.where(useful.view(-1, 1, 1, 1, 1), images, prior.cpu())
         flags = gradient_flags(problems)

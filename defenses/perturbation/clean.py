@@ -29,12 +29,15 @@ class CleanParts:
     """One client's Phi and Psi on the true `model`, in float64; means over `records` clipped records.
 
     `head` (features,) is q. `phi` is the gradient of mean 1/2 alpha^2 by all layers but the last; `features`
-    (features,) is mean alpha h, its gradient by q, and `offset` is mean alpha where the last layer has a bias, else None.
-    `psi` (D, *shape) are the gradients of mean alpha (e . d) for the D rows d of `directions` (D, classes), last layer
-    left out as well. `clip` is the bound B of a record's gradient, None where nothing was clipped.
+    (features,) is mean alpha h, its gradient by q, and `offset` (1,) mean alpha where the last layer has a bias, else
+    None. `psi` (D, *shape) are the gradients of mean alpha (e . d) for the D rows d of `directions` (D, classes), by
+    all layers but the last. `inputs` names the weights that read the images, `last` the last layer; `clip` is the
+    bound B of a record's gradient, None where nothing was clipped.
     """
 
     model: Parameters
+    inputs: tuple[str, ...]
+    last: str
     head: Tensor
     phi: Parameters
     features: Tensor
@@ -43,6 +46,23 @@ class CleanParts:
     directions: Tensor
     records: int
     clip: float | None
+
+    def with_outputs(self, weight: Tensor, bias: Tensor | None = None) -> Parameters:
+        """The true network with other last weights (N, features) and biases (N,), which are zero unless given."""
+        found = {**self.model, f"{self.last}.weight": weight}
+        if self.offset is not None:
+            found[f"{self.last}.bias"] = weight.new_zeros(len(weight)) if bias is None else bias
+        return found
+
+    @property
+    def weight(self) -> Tensor:
+        """The true last weights (classes, features)."""
+        return self.model[f"{self.last}.weight"]
+
+    @property
+    def bias(self) -> Tensor:
+        """The true last biases (classes,); zero where there are none."""
+        return self.model.get(f"{self.last}.bias", self.weight.new_zeros(len(self.weight)))
 
 
 def clean_parts(
@@ -76,6 +96,8 @@ def clean_parts(
     head = (1 / secret.s[last.source].double()).repeat_interleave(last.repeat)
     return CleanParts(
         {name: value.double() if value.is_floating_point() else value for name, value in model.items()},
+        tuple(f"{weight.name}.weight" for weight in wiring.weights if weight.source is None),
+        last.name,
         head,
         own,
         _contracted(psi[f"{last.name}.weight"], directions) / head,
