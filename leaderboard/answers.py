@@ -11,7 +11,14 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from attacks.base import MembershipAnswer, MembershipTask, ReconstructionAnswer, ReconstructionTask
+from attacks.base import (
+    AuditAnswer,
+    AuditTask,
+    MembershipAnswer,
+    MembershipTask,
+    ReconstructionAnswer,
+    ReconstructionTask,
+)
 from core.files import write_bytes
 from leaderboard.record import Cost
 from leaderboard.sandbox import Answer, AttackFailed, AttackTask
@@ -23,6 +30,8 @@ def check_answer(answer: Answer, task: AttackTask, shape: tuple[int, ...]) -> No
         _check_images(answer, task.sizes, shape)
     elif isinstance(answer, MembershipAnswer) and isinstance(task, MembershipTask):
         _check_scores(answer, len(task.candidates))
+    elif isinstance(answer, AuditAnswer) and isinstance(task, AuditTask):
+        _check_ratios(answer)
     else:
         raise AttackFailed(f"the attack must return an answer to its task; given: {type(answer).__name__}")
     if not all(isinstance(flag, str) for flag in answer.flags):
@@ -58,11 +67,22 @@ def _check_scores(answer: MembershipAnswer, candidates: int) -> None:
         raise AttackFailed(f"the attack must score {candidates} candidates; given: {len(answer.scores)}")
 
 
+def _check_ratios(answer: AuditAnswer) -> None:
+    """One finite number a trial; how many there must be, the score knows."""
+    given = answer.scores
+    if not isinstance(given, Tensor) or given.ndim != 1 or not given.is_floating_point():
+        raise AttackFailed(f"scores must be one vector of floats; given: {type(given).__name__}")
+    if not bool(given.isfinite().all()):
+        raise AttackFailed("scores must be finite numbers")
+
+
 def save_answer(path: Path, answer: Answer, cost: Cost) -> None:
     """Keep an answer as safetensors; remarks and cost go into its header."""
     tensors: dict[str, Tensor]
     if isinstance(answer, ReconstructionAnswer):
         tensors = {f"images/{i}": x.detach().cpu().float() for i, x in enumerate(answer.images)}
+    elif isinstance(answer, AuditAnswer):
+        tensors = {"trials": answer.scores.detach().cpu().double()}
     else:
         tensors = {"scores": answer.scores.detach().cpu().double(), "decisions": answer.decisions.cpu().to(torch.uint8)}
     notes = {
@@ -83,5 +103,7 @@ def load_answer(path: Path) -> tuple[Answer, Cost]:
     cost = Cost.model_validate_json(notes["cost"])
     if "scores" in tensors:
         return MembershipAnswer(tensors["scores"], tensors["decisions"].bool(), flags, diagnostics), cost
+    if "trials" in tensors:
+        return AuditAnswer(tensors["trials"], flags, diagnostics), cost
     images = tuple(tensors[f"images/{i}"] for i in range(len(tensors)))
     return ReconstructionAnswer(images, flags, diagnostics), cost

@@ -52,6 +52,15 @@ class MembershipTruth:
     members: Tensor
 
 
+@dataclass(frozen=True)
+class AuditTruth:
+    """What audit metrics get: `scores` (N,), higher means world 1; `worlds` (N,) bool, True where it was; delta."""
+
+    scores: Tensor
+    worlds: Tensor
+    delta: float
+
+
 class Metric(Plugin):
     """Base of all metrics; `version` grows whenever the definition changes."""
 
@@ -88,3 +97,13 @@ class MembershipMetric(Metric):
     @abstractmethod
     def score(self, truth: MembershipTruth) -> Score:
         """Score membership decisions."""
+
+
+class AuditMetric(Metric):
+    """A metric on the scores of a distinguishing game."""
+
+    goal: ClassVar[Goal] = "audit"
+
+    @abstractmethod
+    def score(self, truth: AuditTruth) -> Score:
+        """Score a game."""
