@@ -56,7 +56,7 @@ def epsilon_lower(scores: Tensor, worlds: Tensor, delta: float = 1e-5) -> Bound:
 
     epsilon >= max( log((1 - delta - FNR+) / FPR+), log((1 - delta - FPR+) / FNR+), 0 )
 
-    with FPR+, FNR+ Clopper and Pearson's upper limits, each at 97.5 %. Threshold and direction are those with the largest
+    with FPR+, FNR+ Clopper and Pearson's upper limits, each at 97.5 %. Threshold and direction have the largest
     bound (at wider limits) on the even trials; the bound is computed on the odd ones alone, so choosing costs no
     confidence. The trials must be independent given their worlds. `ceiling` is what errorless scores would have proved.
 
