@@ -132,9 +132,11 @@ def test_a_sum_is_what_all_clients_would_send(name: str, parameters: dict[str, A
     world = world_of(name, **parameters)
     found, bits = game(world, 4)
     task = next(found.portions())
-    others = tuple(world.shards[f"client:{k}"].select(torch.arange(BATCH)) for k in (1, 2))
+    first, second = (world.shards[f"client:{k}"].select(torch.arange(BATCH)) for k in (1, 2))
     for number in range(4):
-        pairs = zip(parts_of(world, task, number), parts_of(world, replace(task, worlds=others), number), strict=True)
+        pairs = zip(
+            parts_of(world, task, number), parts_of(world, replace(task, worlds=(first, second)), number), strict=True
+        )
         for part, rest in pairs:
             true, false = (part.one, part.zero) if bits[number] else (part.zero, part.one)
             own = part.seen - rest.zero - rest.one
