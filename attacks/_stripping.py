@@ -31,6 +31,7 @@ from core.seeds import derive_seed
 from datasets.base import LabelledImages
 from defenses._model_perturbation import ModelPerturbation
 from defenses.base import Reading
+from defenses.perturbation.canonical import canonical_form
 from defenses.perturbation.client import Expanded, collapse, forward_collapsed
 from federation.party import Occasion
 from federation.payload import Parameters
@@ -133,6 +134,37 @@ def strip(got: Received, r: Tensor, expanded: Expanded) -> Parameters:
     last = f"{expanded.wiring.last.name}.weight"
     exact[last] = exact[last] - r[:, None]
     return collapse(exact, expanded)
+
+
+# --- what two models tell of the step between them --------------------------------------------
+
+
+def update_between(earlier: Parameters, later: Parameters, network: nn.Module) -> Parameters:
+    """The step between two models, each known but for a rescaling of its own: the difference of canonical forms.
+
+    To first order, row i of the first layer moves by the part of its true step that is tangential to it, over its norm.
+    Names and shapes of the network; float64.
+    """
+    first, second = (canonical_form(model, network) for model in (earlier, later))
+    return {name: second[name] - value for name, value in first.items()}
+
+
+def others_gradient(moved: Tensor, rows: Tensor, own: Tensor, clients: int, rate: float, norms: Tensor) -> Tensor:
+    """The mean first-layer gradient (units, inputs) of the other clients after a step of plain SGD, to first order.
+
+    `moved` is the layer's part of `update_between`, `rows` the earlier canonical rows (of norm 1), `own` the client's
+    gradient at that canonical model. `norms` (units,) are those of the true rows: in the first round nearly public, as
+    torch draws n inputs from U(-1/sqrt(n), 1/sqrt(n)), which makes the norm sqrt(1/3) or thereabouts. A gradient at the
+    canonical model is the true one times norm, and a true step moves a canonical row by step / norm, hence
+
+        mean over all = -moved norm^2 / rate,   others = (clients * mean - own) / (clients - 1)
+
+    at the canonical model, less the part along each row, which a rescaling hides.
+    """
+    moved, rows, own = moved.flatten(1), rows.flatten(1), own.flatten(1)
+    whole = -moved * norms.square()[:, None] / rate
+    others = (clients * whole - own) / (clients - 1)
+    return others - (others * rows).sum(1, keepdim=True) * rows
 
 
 # --- from a view ----------------------------------------------------------------------------

@@ -38,11 +38,12 @@ def differences(defense: HybridAlpha, observation: Observation, public: Public, 
     if defense.crypto == "sampled":
         words = to_words(updates[client]["sealed"])
         found: Integers = (words - words[0]).astype(np.int64)
-        return found
-    count = defense.code_count(public)
-    mixture = {name: body["ciphertexts"][: 2 * ELEMENT] * count for name, body in updates.items()}
-    totals = defense.decrypted(public, keys[0], {**mixture, client: updates[client]["ciphertexts"]})
-    return totals - totals[0]
+    else:
+        count = defense.code_count(public)
+        mixture = {name: body["ciphertexts"][: 2 * ELEMENT] * count for name, body in updates.items()}
+        totals = defense.decrypted(public, keys[0], {**mixture, client: updates[client]["ciphertexts"]})
+        found = totals - totals[0]
+    return found
 
 
 def isolated(defense: HybridAlpha, observation: Observation, public: Public, client: str) -> Parameters:

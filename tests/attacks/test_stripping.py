@@ -19,9 +19,11 @@ from attacks._stripping import (
     data_free,
     label_free,
     labelled,
+    others_gradient,
     outputs_of,
     received,
     strip,
+    update_between,
 )
 from attacks.base import ExtractionTask, Knowledge, MembershipTask
 from attacks.extraction.stripped_model import StrippedModel
@@ -42,7 +44,7 @@ from federation.settings import SERVER, Public
 from federation.task import task_of
 from metrics.auc import auc
 from tests.contract.worlds import World, make_world
-from tests.defenses.makings import hidden_of, images_of, public_of, secret_for, weights_of
+from tests.defenses.makings import hidden_of, images_of, public_of, relative, secret_for, weights_of
 
 NETWORKS = Path(__file__).parents[1] / "defenses" / "networks.py"
 #: with and without transitional layers; an identity and a projection shortcut, pooling, biases
@@ -139,6 +141,40 @@ def test_weights_of_balanced_signs_give_r_without_data(variant: str) -> None:
     true[last] = torch.cat([size[:, :4], 0 * size[:, 4:5], -size[:, 5:]], dim=1)
     got, r = send(true, expanded, variant)
     assert torch.allclose(data_free(got, expanded), r, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_two_models_give_the_others_gradient(known: bool) -> None:
+    """Two clients, one step of a small rate: the other's gradient, exactly with the rows' norms, nearly without."""
+    public = public_of("mlp", {"hidden": [12, 8]}, shape=(1, 24, 24), precision="float64")
+    expanded, task = expanded_of(public, transitional=True), task_of(public)
+    start = task.initial(8)
+    batches = [(images_of(4, *public.shape, seed=s), torch.arange(4)) for s in (5, 6)]
+    own, other = (task.gradient(start, images, labels)[0] for images, labels in batches)
+    rate = 1e-5
+    end = {name: value - rate * (own[name] + other[name]) / 2 for name, value in start.items()}
+    sent = [send(model, expanded, "V1", seed) for model, seed in ((start, 3), (end, 4))]
+    first, second = (strip(got, r, expanded) for got, r in sent)
+
+    moved = update_between(first, second, expanded.plain)
+    form = canonical_form(first, expanded.plain)
+    norms = start["1.weight"].norm(dim=1) if known else torch.full((12,), 1 / 3).sqrt().double()
+    mine = task.gradient(form, *batches[0])[0]["1.weight"]
+    found = others_gradient(moved["1.weight"], form["1.weight"], mine, 2, rate, norms)
+
+    true = task.gradient(form, *batches[1])[0]["1.weight"]
+    true = true - (true * form["1.weight"]).sum(1, keepdim=True) * form["1.weight"]
+    assert relative(found, true) < (1e-3 if known else 0.2)
+    assert relative(found + mine, true) > 0.5  # the own part matters
+
+
+def test_the_step_between_two_models_is_seen_through_their_perturbations() -> None:
+    _, expanded = small("convnet", True)
+    start, end = (weights_of(expanded.plain, seed=seed) for seed in (4, 5))
+    first, second = (strip(*send(model, expanded, "V1", seed), expanded) for model, seed in ((start, 6), (end, 7)))
+    seen, true = (update_between(*pair, expanded.plain) for pair in ((first, second), (start, end)))
+    for name, value in true.items():
+        assert torch.allclose(seen[name], value, rtol=1e-8, atol=1e-9), name
 
 
 def test_in_v2_only_one_number_is_estimated() -> None:
