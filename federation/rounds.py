@@ -90,6 +90,8 @@ class Federation:
     record_all: bool = False
     script: Script | None = None
     progress: Callable[[int, int], None] = lambda done, total: None
+    #: called after every round with the number of rounds done and a way to ask for the global model
+    after_round: Callable[[int, Callable[[], Parameters]], None] = lambda done, model: None
     secrets: dict[str, bytes] = field(default_factory=dict)
     parties: dict[str, Party] = field(default_factory=dict)
     observations: list[Observation] = field(default_factory=list)
@@ -132,6 +134,7 @@ class Federation:
             if self.watch is not None and index in observed:
                 models[index] = self._global_model()
                 self._probe(self.watch, index, participants)
+            self.after_round(index + 1, self._global_model)
             self.progress(index + 1, total)
         self._occasion(Occasion(total, None, "final", self.public.clients, 0), "closing", keep=True)
         clock = self.clocks["train"]

@@ -9,7 +9,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from attacks.base import Knowledge, KnownMembership, MembershipTask, ReconstructionTask
+from attacks.base import ExtractionTask, Knowledge, KnownMembership, MembershipTask, ReconstructionTask
 from core.errors import Unsupported
 from core.seeds import derive_seed
 from datasets.base import ImagePool
@@ -62,22 +62,31 @@ def _task(job: Job, pool: ImagePool, splits: Splits, threat: Threat) -> AttackTa
         told, members = told_records(job, splits, threat)
         known = KnownMembership(pool.take(told), members) if len(told) else None
         return MembershipTask(pool.take(indices), known)
+    moment, round_index = _observed_round(job)
+    if job.cell.goal == "extraction":
+        return ExtractionTask(moment, round_index)
     watch = Watch.model_validate(job.training.observe)
     probes = watch.targets // watch.probe_batch
-    observed = load_summary(job.training_folder).observed
-    assert job.cell.moment is not None
-    if job.cell.moment not in observed:
-        raise Unsupported(f"the run is so short that its {job.cell.moment} round is another observed one")
     labels = pool.labels[splits.shards[0][: watch.targets]]
     known_labels = tuple(torch.split(labels, watch.probe_batch)) if job.cell.known_labels else None
     return ReconstructionTask(
-        cast(Moment, job.cell.moment),
-        observed[job.cell.moment],
+        moment,
+        round_index,
         probes,
         watch.probe_batch,
         known_labels,
         (watch.probe_batch,) * probes,
     )
+
+
+def _observed_round(job: Job) -> tuple[Moment, int]:
+    """The observed round that a cell is about: its name and its number."""
+    assert job.cell is not None
+    assert job.cell.moment is not None
+    observed = load_summary(job.training_folder).observed
+    if job.cell.moment not in observed:
+        raise Unsupported(f"the run is so short that its {job.cell.moment} round is another observed one")
+    return cast(Moment, job.cell.moment), observed[job.cell.moment]
 
 
 def candidates(job: Job, splits: Splits, threat: Threat) -> tuple[Tensor, Tensor]:

@@ -22,7 +22,7 @@ from leaderboard.jobs import Job, Locations
 from leaderboard.provenance import versions
 from leaderboard.record import SCHEMA_VERSION, CellSpec, PluginSpec, TrainingSpec, key_of
 from leaderboard.training import public_of, splits_of
-from suites.schema import AttackEntry, DefenseEntry, Entry, Suite
+from suites.schema import ABOUT_A_ROUND, AttackEntry, DefenseEntry, Entry, Suite
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def select(
     for name in [*attacks, *(e["name"] for e in extra if e["kind"] == "attack")]:
         if name not in [column.title for column in columns]:
             entry = _known("attack", name, [column.title for column in columns])
-            threat = "client" if entry["goal"] == "membership" else "server"
+            threat = "client" if entry["goal"] in ("membership", "extraction") else "server"
             columns.append(AttackEntry(name=name, threats=(threat,)))
     if defenses:
         rows = [row for row in rows if row.title in (*defenses, suite.control)]
@@ -192,12 +192,12 @@ def _check(job: Job, pool: ImagePool) -> Public:
 
 
 def _cells(suite: Suite, training: Job) -> list[Job]:
-    """The cells on one training: a reconstruction attack has one for each observed round."""
+    """The cells on one training: attacks that are about an observed round have one for each."""
     jobs = []
     for entry in suite.attacks:
         attack = cast(Attack, registry.create("attack", entry.name, entry.params))
         for threat in entry.threats:
-            for moment in suite.observe.rounds if attack.goal == "reconstruction" else (None,):
+            for moment in suite.observe.rounds if attack.goal in ABOUT_A_ROUND else (None,):
                 cell = CellSpec(
                     training=training.training,
                     attack=_spec(entry, attack),

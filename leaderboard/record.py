@@ -80,6 +80,9 @@ class TrainingSummary(Settings):
     accuracy: float | None = Field(description="test accuracy of the final global model, 0 to 1")
     test_records: int = Field(description="how many test images the accuracy is over")
     train_accuracy: float | None = Field(description="accuracy on the members, 0 to 1")
+    accuracy_by_round: dict[int, float] = Field(
+        default_factory=dict, description="rounds done -> test accuracy, at the ends of some 20 epochs and of the run"
+    )
     rounds: int
     client_rounds: int = Field(description="sum over rounds of the number of clients that took part")
     parameters: int = Field(description="number of trained values")

@@ -26,6 +26,9 @@ from typing import Any
 
 from attacks.base import (
     Attack,
+    ExtractionAnswer,
+    ExtractionAttack,
+    ExtractionTask,
     Knowledge,
     MembershipAnswer,
     MembershipAttack,
@@ -39,8 +42,8 @@ from core.errors import Unsupported
 from leaderboard.processes import context, obey_engine, one_thread, print_into
 from leaderboard.record import Cost
 
-Answer = ReconstructionAnswer | MembershipAnswer
-AttackTask = ReconstructionTask | MembershipTask
+Answer = ReconstructionAnswer | MembershipAnswer | ExtractionAnswer
+AttackTask = ReconstructionTask | MembershipTask | ExtractionTask
 
 
 class AttackFailed(Exception):
@@ -218,6 +221,8 @@ def _run(errand: Errand) -> Answer:
         wanted, answer = ReconstructionAnswer, errand.attack.reconstruct(knowledge, errand.task)
     elif isinstance(errand.attack, MembershipAttack) and isinstance(errand.task, MembershipTask):
         wanted, answer = MembershipAnswer, errand.attack.infer(knowledge, errand.task)
+    elif isinstance(errand.attack, ExtractionAttack) and isinstance(errand.task, ExtractionTask):
+        wanted, answer = ExtractionAnswer, errand.attack.extract(knowledge, errand.task)
     else:
         raise TypeError(f"the attack '{errand.attack.name}' cannot do a {type(errand.task).__name__}")
     if not isinstance(answer, wanted):

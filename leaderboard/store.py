@@ -82,6 +82,16 @@ class Run:
         current = {job.record_file.name for job in self.jobs}
         return sum(path.name not in current for path in (self.folder / "records").glob("*.json"))
 
+    @property
+    def records_folder(self) -> Path:
+        """Where records and reconstructions lie."""
+        return self.folder / "records"
+
+    @property
+    def report_folder(self) -> Path:
+        """Where the page goes."""
+        return self.folder / "report"
+
     def rankings(self) -> list[Table]:
         """The ranking tables of this run."""
         from leaderboard.tables import ranking_tables

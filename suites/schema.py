@@ -17,6 +17,8 @@ from federation.settings import Training, Watch
 from federation.view import parse_threat
 
 MAX_SUITE_BYTES = 1_000_000
+#: goals of attacks on one observed round each
+ABOUT_A_ROUND = ("reconstruction", "extraction")
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 
 
@@ -158,8 +160,8 @@ def check_plugins(suite: Suite) -> None:
         )
     for attack in suite.attacks:
         made = registry.create("attack", attack.name, attack.params)
-        if made.describe()["goal"] == "reconstruction" and not suite.observe.rounds:
-            raise UserError(f"The attack '{attack.title}' rebuilds what it observes: observe.rounds must not be empty.")
+        if made.describe()["goal"] in ABOUT_A_ROUND and not suite.observe.rounds:
+            raise UserError(f"The attack '{attack.title}' is about observed rounds: observe.rounds must not be empty.")
     if suite.control not in [defense.title for defense in suite.defenses]:
         titles = [defense.title for defense in suite.defenses]
         raise unknown_name("control (a defense of the suite)", suite.control, titles)

@@ -499,6 +499,22 @@ def test_progress_is_told() -> None:
     assert told == [(1, 3), (2, 3), (3, 3)]
 
 
+def test_the_model_can_be_asked_for_after_every_round() -> None:
+    asked: dict[int, Parameters] = {}
+    public = public_of(rounds=3)
+    outcome = Federation(
+        FedAvg(),
+        public,
+        shards_of(public.shard_sizes),
+        None,
+        0,
+        after_round=lambda done, model: asked.update({done: model()}),
+    ).run()
+    assert list(asked) == [1, 2, 3]
+    assert all(torch.equal(value, asked[3][name]) for name, value in outcome.model.items())
+    assert any(not torch.equal(value, asked[2][name]) for name, value in outcome.model.items())
+
+
 def test_only_observed_rounds_are_kept() -> None:
     outcome = run(public_of(rounds=9), watch=watch_of(targets=2))
     kinds = [(o.occasion.kind, o.occasion.round) for o in outcome.transcript.observations]
