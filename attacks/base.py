@@ -69,6 +69,10 @@ class Knowledge:
         """The defense's honest reading of the view."""
         return self.defense.interpret(self.view)
 
+    def reading_key(self) -> list[Any]:
+        """What decides the readings besides view and defense: part of the key of kept shadow models."""
+        return []
+
     def generator(self) -> torch.Generator:
         """A torch generator from the attack's own seed."""
         return torch.Generator().manual_seed(self.seed)
@@ -242,6 +246,10 @@ class Attack(Plugin):
         """Whether the attack makes sense under this threat (`server+clients` stands for any number of them)."""
         family = "server+clients" if threat.startswith("server+clients:") else threat
         return family in cls.threats
+
+    def runs(self) -> tuple[str, ...]:
+        """The names of other attacks that this one runs: their code decides its answer too."""
+        return ()
 
     def budget(self) -> dict[str, Any]:
         """Iterations, restarts and the like, for the record; equal for all defenses."""
