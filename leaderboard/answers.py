@@ -14,22 +14,29 @@ from torch import Tensor
 from attacks.base import (
     AuditAnswer,
     AuditTask,
+    ExtractionAnswer,
+    ExtractionTask,
     MembershipAnswer,
     MembershipTask,
     ReconstructionAnswer,
     ReconstructionTask,
 )
 from core.files import write_bytes
+from federation.payload import Parameters
+from federation.settings import Public
+from federation.task import task_of
 from leaderboard.record import Cost
 from leaderboard.sandbox import Answer, AttackFailed, AttackTask
 
 
-def check_answer(answer: Answer, task: AttackTask, shape: tuple[int, ...]) -> None:
+def check_answer(answer: Answer, task: AttackTask, public: Public) -> None:
     """Refuse an answer of the wrong form: shapes, counts, types, non-finite scores and diagnostics."""
     if isinstance(answer, ReconstructionAnswer) and isinstance(task, ReconstructionTask):
-        _check_images(answer, task.sizes, shape)
+        _check_images(answer, task.sizes, public.shape)
     elif isinstance(answer, MembershipAnswer) and isinstance(task, MembershipTask):
         _check_scores(answer, len(task.candidates))
+    elif isinstance(answer, ExtractionAnswer) and isinstance(task, ExtractionTask):
+        _check_model(answer, task_of(public).initial(0))
     elif isinstance(answer, AuditAnswer) and isinstance(task, AuditTask):
         _check_ratios(answer)
     else:
@@ -67,6 +74,23 @@ def _check_scores(answer: MembershipAnswer, candidates: int) -> None:
         raise AttackFailed(f"the attack must score {candidates} candidates; given: {len(answer.scores)}")
 
 
+def _check_model(answer: ExtractionAnswer, like: Parameters) -> None:
+    """The names, shapes and kinds of the public network's own tensors, all of them finite."""
+    if not isinstance(answer.model, dict):
+        raise AttackFailed(f"the model must be tensors by name; given: {type(answer.model).__name__}")
+    if set(answer.model) != set(like):
+        wrong = sorted(map(str, set(answer.model) ^ set(like)))
+        raise AttackFailed(f"the model must have the public network's own tensors; missing or unknown: {wrong!r:.80}")
+    for name, wanted in like.items():
+        value = answer.model[name]
+        fits = isinstance(value, Tensor) and value.shape == wanted.shape
+        if not fits or value.is_floating_point() != wanted.is_floating_point():
+            given = (value.dtype, tuple(value.shape)) if isinstance(value, Tensor) else type(value).__name__
+            raise AttackFailed(f"the model's {name} must be {(wanted.dtype, tuple(wanted.shape))}; given: {given}")
+        if not bool(value.isfinite().all()):
+            raise AttackFailed(f"the model's {name} must hold finite numbers")
+
+
 def _check_ratios(answer: AuditAnswer) -> None:
     """One finite number a trial; how many there must be, the score knows."""
     given = answer.scores
@@ -81,6 +105,8 @@ def save_answer(path: Path, answer: Answer, cost: Cost) -> None:
     tensors: dict[str, Tensor]
     if isinstance(answer, ReconstructionAnswer):
         tensors = {f"images/{i}": x.detach().cpu().float() for i, x in enumerate(answer.images)}
+    elif isinstance(answer, ExtractionAnswer):
+        tensors = {f"model/{name}": value.detach().cpu() for name, value in answer.model.items()}
     elif isinstance(answer, AuditAnswer):
         tensors = {"trials": answer.scores.detach().cpu().double()}
     else:
@@ -105,5 +131,8 @@ def load_answer(path: Path) -> tuple[Answer, Cost]:
         return MembershipAnswer(tensors["scores"], tensors["decisions"].bool(), flags, diagnostics), cost
     if "trials" in tensors:
         return AuditAnswer(tensors["trials"], flags, diagnostics), cost
+    if not any(name.startswith("images/") for name in tensors):
+        model = {name.removeprefix("model/"): value for name, value in tensors.items()}
+        return ExtractionAnswer(model, flags, diagnostics), cost
     images = tuple(tensors[f"images/{i}"] for i in range(len(tensors)))
     return ReconstructionAnswer(images, flags, diagnostics), cost

@@ -37,6 +37,11 @@ SCORES = {
             "asr_best_threshold", "best-threshold accuracy", digits=3, help="chosen on the evaluated set: biased up"
         ),
     ),
+    "extraction": (
+        Column("fidelity", "fidelity", digits=3, help="share of test images on which it agrees with the true model"),
+        Column("stolen_accuracy", "accuracy of the stolen model", digits=3),
+        Column("canonical_distance", "distance of weights", digits=4, help="relative, up to the symmetry of ReLUs"),
+    ),
 }
 COST = (Column("seconds", "attack time", unit="s", digits=1),)
 

@@ -32,6 +32,9 @@ from attacks.base import (
     AuditAnswer,
     AuditAttack,
     AuditTask,
+    ExtractionAnswer,
+    ExtractionAttack,
+    ExtractionTask,
     Knowledge,
     MembershipAnswer,
     MembershipAttack,
@@ -45,8 +48,8 @@ from core.errors import Unsupported
 from leaderboard.processes import context, obey_engine, one_thread, print_into
 from leaderboard.record import Cost
 
-Answer = ReconstructionAnswer | MembershipAnswer | AuditAnswer
-AttackTask = ReconstructionTask | MembershipTask | AuditTask
+Answer = ReconstructionAnswer | MembershipAnswer | ExtractionAnswer | AuditAnswer
+AttackTask = ReconstructionTask | MembershipTask | ExtractionTask | AuditTask
 
 
 class AttackFailed(Exception):
@@ -233,6 +236,8 @@ def _run(errand: Errand, inbox: queue.Queue[bytes]) -> Answer:
         wanted, answer = ReconstructionAnswer, errand.attack.reconstruct(knowledge, errand.task)
     elif isinstance(errand.attack, MembershipAttack) and isinstance(errand.task, MembershipTask):
         wanted, answer = MembershipAnswer, errand.attack.infer(knowledge, errand.task)
+    elif isinstance(errand.attack, ExtractionAttack) and isinstance(errand.task, ExtractionTask):
+        wanted, answer = ExtractionAnswer, errand.attack.extract(knowledge, errand.task)
     elif isinstance(errand.attack, AuditAttack) and isinstance(errand.task, AuditTask):
         wanted, answer = AuditAnswer, _audit_trials(errand.attack, knowledge, inbox)
     else:

@@ -9,7 +9,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from attacks.base import AuditAnswer, MembershipAnswer, ReconstructionAnswer
+from attacks.base import AuditAnswer, ExtractionAnswer, MembershipAnswer, ReconstructionAnswer
 from core import registry
 from core.seeds import derive_seed
 from datasets.base import ImagePool
@@ -28,6 +28,8 @@ from leaderboard.training import load_model, load_public, load_summary, splits_o
 from metrics.base import (
     AuditMetric,
     AuditTruth,
+    ExtractionMetric,
+    ExtractionTruth,
     MembershipMetric,
     MembershipTruth,
     Metric,
@@ -54,6 +56,8 @@ def score(job: Job, answer: Answer) -> dict[str, Any]:
     truth = _Truth(pool, splits_of(job, pool))
     if isinstance(answer, MembershipAnswer):
         return _score_membership(job, answer, truth)
+    if isinstance(answer, ExtractionAnswer):
+        return _score_extraction(job, answer, truth)
     if isinstance(answer, AuditAnswer):
         return _score_audit(job, answer, truth)
     return _score_reconstruction(job, answer, truth)
@@ -96,6 +100,34 @@ def _score_membership(job: Job, answer: MembershipAnswer, truth: _Truth) -> dict
         "members": members.tolist(),
         "member_scores": answer.scores.double().tolist(),
         "decisions": answer.decisions.tolist(),
+        "flags": list(answer.flags),
+        "diagnostics": dict(answer.diagnostics),
+    }
+
+
+def _score_extraction(job: Job, answer: ExtractionAnswer, truth: _Truth) -> dict[str, Any]:
+    """The stolen model beside the true one of the attacked round, both run on the test set."""
+    assert job.cell is not None
+    assert job.cell.moment is not None
+    task = task_of(load_public(job.training_folder))
+    true = load_model(job.training_folder, load_summary(job.training_folder).observed[job.cell.moment])
+    stolen = {name: answer.model[name].detach().cpu().to(value) for name, value in true.items()}
+    test = truth.pool.take(truth.splits.test)
+    given = ExtractionTruth(
+        stolen=stolen,
+        true=true,
+        network=task.skeleton(),
+        stolen_logits=task.predict(stolen, test.images),
+        true_logits=task.predict(true, test.images),
+        labels=test.labels,
+    )
+    return {
+        "scores": {
+            m.name: _as_record(m, m.score(given))
+            for m in _metrics(job, "extraction")
+            if isinstance(m, ExtractionMetric)
+        },
+        "target_indices": truth.splits.test.tolist(),
         "flags": list(answer.flags),
         "diagnostics": dict(answer.diagnostics),
     }

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from core.plugins import Plugin
+from federation.payload import Parameters
 
 Goal = Literal["reconstruction", "membership", "extraction", "audit", "training"]
 
@@ -50,6 +51,22 @@ class MembershipTruth:
     scores: Tensor
     decisions: Tensor
     members: Tensor
+
+
+@dataclass(frozen=True)
+class ExtractionTruth:
+    """What extraction metrics get: the stolen and the true model of the attacked round, and what both say of the test.
+
+    `network` is the architecture (its own weights mean nothing); `stolen_logits` and `true_logits` (N, classes) are in
+    eval mode on the test images, whose labels are `labels` (N,).
+    """
+
+    stolen: Parameters
+    true: Parameters
+    network: nn.Module
+    stolen_logits: Tensor
+    true_logits: Tensor
+    labels: Tensor
 
 
 @dataclass(frozen=True)
@@ -97,6 +114,16 @@ class MembershipMetric(Metric):
     @abstractmethod
     def score(self, truth: MembershipTruth) -> Score:
         """Score membership decisions."""
+
+
+class ExtractionMetric(Metric):
+    """A metric on a stolen model."""
+
+    goal: ClassVar[Goal] = "extraction"
+
+    @abstractmethod
+    def score(self, truth: ExtractionTruth) -> Score:
+        """Score a stolen model."""
 
 
 class AuditMetric(Metric):
