@@ -107,7 +107,7 @@ def open_game(job: Job, pool: ImagePool, splits: Splits) -> Game:
     least = min(map(len, shards.values()))
     if least < batch:
         raise Unsupported(f"a client has {least} records: too few for a batch of {batch}")
-    defense = _defense(job, threat)
+    defense = _rehearsed(job.make_defense())
     seed = derive_seed(job.private_seed, "audit")
     trials = Trials(defense, public, shards, None, seed, bits=bits_of(job), batch=batch, threat=threat)
     model = trials.prepare()
@@ -125,17 +125,10 @@ def bits_of(job: Job) -> Tensor:
     return torch.rand(cast(AuditAttack, job.make_attack()).trials, generator=generator) < 0.5
 
 
-def _defense(job: Job, threat: Threat) -> Defense:
+def _rehearsed(defense: Defense) -> Defense:
     """The defense that plays; where the training runs under a stand-in cipher, the game needs no key either."""
-    defense = job.make_defense()
-    if threat.active:
-        deviating = defense.deviate()
-        if deviating is None:
-            raise Unsupported(f"the defense {defense.name} has no strategy of an active server")
-        defense = deviating
     # beyond the first training round `sampled` encrypts nothing for real: the rehearsal only leaves the keys out
-    sampled = isinstance(defense, Encrypted) and defense.crypto == "sampled"
-    return defense.rehearsal() if sampled else defense
+    return defense.rehearsal() if isinstance(defense, Encrypted) and defense.crypto == "sampled" else defense
 
 
 def _drawn(job: Job, splits: Splits, batch: int) -> Tensor:

@@ -156,15 +156,19 @@ def _score_audit(job: Job, answer: AuditAnswer, truth: _Truth) -> dict[str, Any]
 
 
 def _promised(claims: Mapping[str, Any], threat: str) -> dict[str, float]:
-    """What the defense claims in numbers: epsilon, of one round and of the whole training against this threat, delta.
+    """What the defense claims against this threat, as details of a score: epsilon of a round and composed, delta.
 
-    Where it claims nothing for this threat by itself, the composed epsilon is that of its noise if it were Gaussian.
+    `claimed` is what it says of a round, `round` what its noise gives this threat (if it were Gaussian), `composed` the
+    same over the whole training. Where epsilon is meant for the whole training, its share of a round is `round`.
     """
+    if threat not in claims.get("epsilon_against", [threat]):
+        return {}
     by_threat = {name: claims.get(f"epsilon_{name}_by_threat") or {} for name in ("round", "total")}
+    one = by_threat["round"].get(threat, claims.get("epsilon_round_if_gaussian"))
     found = {
-        "epsilon_claimed": claims.get("epsilon_claimed"),
-        "epsilon_round": by_threat["round"].get(threat, claims.get("epsilon_round_if_gaussian")),
-        "epsilon_composed": by_threat["total"].get(threat, claims.get("epsilon_total_if_gaussian")),
+        "claimed": one if claims.get("mode") == "corrected" else claims.get("epsilon_claimed"),
+        "round": one,
+        "composed": by_threat["total"].get(threat, claims.get("epsilon_total_if_gaussian")),
         "delta": claims.get("delta"),
     }
     return {name: float(value) for name, value in found.items() if value is not None}
