@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from core.errors import UserError
-from core.registry import FOLDERS, ROOT, entries
+from core.registry import FOLDERS, ROOT, entries, installed_files, load_file
 
 KINDS = {"defenses": "defense", "attacks": "attack", "datasets": "dataset", "models": "model", "metrics": "metric"}
 EPILOG = "Exit codes: 0 all cells worked; 1 some cells failed; 2 a mistake in what was given; 130 stopped by Ctrl-C."
@@ -94,6 +94,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if args.command is None:
         args = build_parser().parse_args(["run", *given])
     try:
+        for file in installed_files():
+            load_file(file)
         if args.command == "list":
             return list_plugins(args.kind, args.json)
         from leaderboard import commands

@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     options = Options(
         run=folder,
         device=_device(args.device),
-        plugin_files=tuple(str(Path(file).resolve()) for file in args.plugin),
+        plugin_files=tuple(str(Path(file).resolve()) for file in (*registry.installed_files(), *args.plugin)),
         lpips_weights=_weights(args.lpips_weights),
         download=args.download,
         fresh_keys=args.fresh_keys,

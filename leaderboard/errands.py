@@ -17,6 +17,7 @@ from datasets.loading import load_pool
 from datasets.splits import Splits
 from federation.settings import Moment, Watch, client_name
 from federation.view import Threat, parse_threat
+from leaderboard.game import open_game
 from leaderboard.jobs import Job
 from leaderboard.sandbox import AttackTask, Errand, opened_files
 from leaderboard.training import load_batch, load_summary, open_view, splits_of
@@ -43,12 +44,14 @@ def make_errand(job: Job) -> Errand:
         device=job.device,
         deadline=time.monotonic() + PATIENCE * job.time_limit,
     )
-    task = _task(job, pool, splits, threat)
+    game = open_game(job, pool, splits) if job.cell.goal == "audit" else None
+    task = game.task(()) if game is not None else _task(job, pool, splits, threat)
     if isinstance(task, ReconstructionTask):
         # how many images each problem asks for follows from its gradient; more would let the truth pick the best
         task = replace(task, sizes=tuple(problem.gradient.records for problem in task.problems(knowledge)))
     forbidden = (*sorted(data_files), _run_folder(job))
-    return Errand(job.plugin_files, job.make_attack(), knowledge, task, forbidden)
+    portions = game.portions() if game is not None else ()
+    return Errand(job.plugin_files, job.make_attack(), knowledge, task, forbidden, portions)
 
 
 def _run_folder(job: Job) -> str:

@@ -51,7 +51,8 @@ class Job(Settings):
             server = " (deviating server)" if t.active else ""
             return f"training {t.dataset.label} / {t.defense.label}{server} / seed {t.seed}"
         moment = f" ({self.cell.moment} round)" if self.cell.moment else ""
-        return f"{self.cell.attack.label} on {t.dataset.label} / {t.defense.label}{moment} / seed {t.seed}"
+        where = f"{t.dataset.label} / {t.defense.label} / {self.cell.threat}{moment}"
+        return f"{self.cell.attack.label} on {where} / seed {t.seed}"
 
     @property
     def private_seed(self) -> int:

@@ -244,11 +244,13 @@ def _cells(suite: Suite, honest: Job, deviating: Job | None) -> list[Job]:
 
 def _cell_job(training: Job, cell: CellSpec) -> Job:
     """A cell's job with its two keys: the answer's (attack and view) and the record's (answer and metrics)."""
+    attack = cast(Attack, registry.create("attack", cell.attack.name, cell.attack.parameters))
+    files = [_file("attack", name) for name in (attack.name, *attack.runs())]
     answer = {
         "kind": "answer",
         "schema": SCHEMA_VERSION,
         "training": training.training_key,
-        "modules": source_digests(["leaderboard.errands", _file("attack", cell.attack.name)]),
+        "modules": source_digests(["leaderboard.errands", *files]),
         "versions": versions(),
         "cell": cell.model_dump(mode="json", exclude={"training", "decoys"}),
     }

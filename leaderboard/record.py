@@ -147,9 +147,12 @@ class Record(Settings):
         default_factory=list, description="dataset indices of what was attacked, in order"
     )
     members: list[bool] = Field(
-        default_factory=list, description="membership: the truth, in the order of target_indices"
+        default_factory=list,
+        description="membership: the truth, in the order of target_indices; audit: which trials were world 1",
     )
-    member_scores: list[float] = Field(default_factory=list, description="membership: the attack's scores")
+    member_scores: list[float] = Field(
+        default_factory=list, description="membership: the attack's scores, one a record; audit: one a trial"
+    )
     decisions: list[bool] = Field(default_factory=list, description="membership: the attack's decisions")
     reconstructions: str = Field("", description="file beside the record with the reconstructed images")
     flags: list[str] = Field(default_factory=list)

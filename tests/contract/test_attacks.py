@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -25,8 +26,8 @@ from attacks.base import (
 from core import registry
 from core.errors import Unsupported
 from core.seeds import digest_of
+from defenses._sum import SummedCodes
 from defenses.base import Defense
-from defenses.fedavg import FedAvg
 from federation.view import THREATS
 from leaderboard.answers import check_answer
 from tests.contract.worlds import World, attack_names, blobs, make_world
@@ -51,13 +52,29 @@ def small(name: str) -> Attack:
     return made
 
 
+#: attacks on one kind of scheme: a defense that they work on; elsewhere they refuse
+HOMES: dict[str, tuple[str, dict[str, Any]]] = {
+    "extraction": ("mp-dp", {}),
+    "mix-and-match": ("hybridalpha", {"variant": "as-specified", "sample_values": 0}),
+    "strip-membership": ("mp", {}),
+}
+
+
+@cache
+def home_of(name: str) -> World:
+    """Where an attack is tried: without a defense, or on the scheme that it was made for."""
+    defense = registry.create("defense", *HOMES.get(name, ("fedavg", {})))
+    assert isinstance(defense, Defense)
+    return make_world(defense, model_parameters={"hidden": [8]})
+
+
 @pytest.fixture(scope="module")
 def world() -> World:
-    return make_world(FedAvg(), model_parameters={"hidden": [8]})
+    return home_of("prior")
 
 
 def knowledge(world: World, threat: str, seed: int = 5) -> Knowledge:
-    return Knowledge(world.view(threat), FedAvg(), world.auxiliary, seed)
+    return Knowledge(world.view(threat), world.defense, world.auxiliary, seed)
 
 
 def task_for(attack: Attack, world: World) -> ReconstructionTask | MembershipTask | ExtractionTask:
@@ -84,7 +101,8 @@ def membership_task(world: World) -> MembershipTask:
 
 def reconstruction_task(world: World) -> ReconstructionTask:
     labels = tuple(torch.split(world.shards["client:0"].labels[: world.watch.targets], 1))
-    return ReconstructionTask("first", 0, world.watch.targets, 1, labels, (1,) * world.watch.targets)
+    size = len(world.shards) if isinstance(world.defense, SummedCodes) else 1
+    return ReconstructionTask("first", 0, world.watch.targets, 1, labels, (size,) * world.watch.targets)
 
 
 def fingerprint(known: Knowledge) -> str:
@@ -119,8 +137,8 @@ def test_an_attack_says_what_it_is(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_an_attack_answers_in_the_right_form_and_repeats_itself(world: World, name: str) -> None:
-    attack = small(name)
+def test_an_attack_answers_in_the_right_form_and_repeats_itself(name: str) -> None:
+    attack, world = small(name), home_of(name)
     threat = attack.threats[0]
     known = knowledge(world, threat)
     before = fingerprint(known)
@@ -129,15 +147,16 @@ def test_an_attack_answers_in_the_right_form_and_repeats_itself(world: World, na
 
     check_answer(first, task_for(attack, world), world.outcome.public)
     if attack.goal != "extraction":
-        expected = len(membership_task(world).candidates) if attack.goal == "membership" else 1
+        rebuilt = reconstruction_task(world).sizes[0]
+        expected = len(membership_task(world).candidates) if attack.goal == "membership" else rebuilt
         assert len(tensors_of(first)[0]) == expected
     assert all(torch.equal(a, b) for a, b in zip(tensors_of(first), tensors_of(second), strict=True))
     assert fingerprint(known) == before, "the attack changed its view"
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_an_attack_works_under_every_threat_that_it_names(world: World, name: str) -> None:
-    attack = small(name)
+def test_an_attack_works_under_every_threat_that_it_names(name: str) -> None:
+    attack, world = small(name), home_of(name)
     for threat in attack.threats:
         if threat == "server:active":  # fedavg has no such strategy; the harness skips that cell
             continue
@@ -147,9 +166,9 @@ def test_an_attack_works_under_every_threat_that_it_names(world: World, name: st
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_adding_global_randomness_changes_nothing(world: World, name: str) -> None:
+def test_adding_global_randomness_changes_nothing(name: str) -> None:
     """An attack draws from its own seed alone, not from torch's global state."""
-    attack = small(name)
+    attack, world = small(name), home_of(name)
     known = knowledge(world, attack.threats[0])
     torch.manual_seed(1)
     first = run(attack, known, world)
@@ -159,7 +178,14 @@ def test_adding_global_randomness_changes_nothing(world: World, name: str) -> No
     assert all(torch.equal(a, b) for a, b in zip(tensors_of(first), tensors_of(second), strict=True))
 
 
-@pytest.mark.parametrize("name", [n for n in attack_names("reconstruction") if n != "prior"])
+@pytest.mark.parametrize("name", HOMES)
+def test_an_attack_on_one_scheme_refuses_where_there_is_none(world: World, name: str) -> None:
+    attack = small(name)
+    with pytest.raises(Unsupported, match="'fedavg'"):
+        run(attack, knowledge(world, attack.threats[0]), world)
+
+
+@pytest.mark.parametrize("name", [n for n in attack_names("reconstruction") if n not in ("prior", *HOMES)])
 def test_a_client_has_no_gradient_to_invert(world: World, name: str) -> None:
     with pytest.raises(Unsupported, match="neither the victim's gradient"):
         run(small(name), knowledge(world, "client"), world)
@@ -204,7 +230,7 @@ def test_only_the_first_probe_of_the_round_counts(hidden_model: World, name: str
 
 # --- reconstruction: other problems than one record of one client ------------------------------
 
-REBUILDING = attack_names("reconstruction")
+REBUILDING = [name for name in attack_names("reconstruction") if name not in HOMES]
 
 
 @pytest.fixture(scope="module")
