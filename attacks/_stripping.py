@@ -120,6 +120,13 @@ def label_free(seen: Sequence[Outputs], directions: Sequence[Tensor | None]) -> 
     return gammas[0] * one, gammas[1] * other
 
 
+def _checked(value: Tensor) -> Tensor:
+    """The value, if it holds numbers; else `Unsupported`."""
+    if not bool(value.isfinite().all()):
+        raise Unsupported("the model that was received holds no numbers, or gives none: the training diverged")
+    return value
+
+
 def _projected(r: Tensor, direction: Tensor | None) -> Tensor:
     """r as it is (V1), or its part along the public r^a (V2)."""
     if direction is None:
@@ -191,7 +198,10 @@ class Stripper:
         return held.select(torch.randperm(len(held), generator=random)[: self.samples])
 
     def r(self, got: Received) -> Tensor:
-        """The estimate of r (classes,) of a received model."""
+        """The estimate of r (classes,) of a received model; `Unsupported` where the model holds no numbers."""
+        return _checked(self._estimated(got))
+
+    def _estimated(self, got: Received) -> Tensor:
         if self.estimate == "data-free":
             return data_free(got, self.expanded)
         own = self.records()
@@ -229,7 +239,8 @@ class Stripper:
         return received(observations[0]) if observations else None
 
     def _outputs(self, got: Received, records: LabelledImages) -> Outputs:
-        return outputs_of(self.expanded, got, records.images, self.view.public)
+        found = outputs_of(self.expanded, got, records.images, self.view.public)
+        return Outputs(_checked(found.logits), _checked(found.alpha))
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -318,6 +319,21 @@ def test_a_round_that_was_not_seen_cannot_be_stolen() -> None:
     world = memorising("mp-dp")
     with pytest.raises(Unsupported, match="round 7"):
         StrippedModel().extract(known_by(world), ExtractionTask("last", 7))
+
+
+@pytest.mark.parametrize(
+    ("estimate", "value"),
+    [(estimate, value) for estimate in ("labelled", "label-free") for value in (torch.nan, 1e300)],
+)
+def test_a_model_that_gives_no_numbers_is_not_stripped(estimate: Any, value: float) -> None:
+    world = memorising("mp-dp")
+    assert isinstance(world.defense, ModelPerturbation)
+    stripper = Stripper(world.view("client"), world.defense, estimate, None)
+    got = stripper.of("train", 0)
+    assert got is not None
+    broken = {name: torch.full_like(tensor.double(), value) for name, tensor in got.perturbed.items()}
+    with pytest.raises(Unsupported, match="diverged"):
+        stripper.r(replace(got, perturbed=broken))
 
 
 @pytest.mark.parametrize("name", ["strip-membership", "prior", "rmai"])
