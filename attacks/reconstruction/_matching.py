@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.func import grad, vmap
 
 from attacks._imitation import Imitation
@@ -42,7 +45,8 @@ class Matcher:
         raw = torch.stack([torch.cat([part.double() for part in row]) for row in rows])
         # of length one, so that tiny gradients (of a fitted model) are matched as well as large ones
         unit = raw / raw.norm(dim=1, keepdim=True).clamp(min=1e-300)
-        self.targets = unit.to(device, dtype).repeat(restarts, 1)
+        sizes = [part.numel() for part in rows[0]]
+        self.targets = [part.contiguous() for part in unit.to(device, dtype).repeat(restarts, 1).split(sizes, 1)]
         self.imitations = imitations * restarts if imitations is not None else (None,) * (restarts * len(problems))
         needed = {i.parts if i is not None else 1 for i in self.imitations}
         #: gradients a problem: one for all its images, or one for each of so many equal parts of them
@@ -79,10 +83,8 @@ class Matcher:
         imitations = self.imitations[part]
         if any(i is not None for i in imitations):
             found = self._imitated(found, imitations)
-        flat = torch.cat([g.flatten(1) for g in found], dim=1)
-        dot = (flat * self.targets[part]).sum(1)
-        found_costs: Tensor = 1 - dot / flat.norm(dim=1).clamp(min=1e-30)
-        return found_costs
+        costs: Tensor = _Misfit.apply([t[part] for t in self.targets], *(g.flatten(1) for g in found))  # type: ignore[no-untyped-call]
+        return costs
 
     def _imitated(self, gradients: list[Tensor], imitations: tuple[Imitation | None, ...]) -> list[Tensor]:
         """Each problem's gradient (P, *shape), from those of its parts (P * parts, *shape)."""
@@ -139,6 +141,30 @@ class Matcher:
         weights = {name: self.models[name] for name in self.task.parameter_names}
         pairs = zip(ours, self._mapped(weights, images, labels), strict=True)
         return all(torch.allclose(a, b, rtol=1e-3, atol=1e-3 * float(b.abs().max())) for a, b in pairs)
+
+
+class _Misfit(torch.autograd.Function):
+    """1 - <g, t> / ||g|| of gradients in pieces (P, n_i) against unit targets in pieces, without a copy of either."""
+
+    @staticmethod
+    def forward(ctx: Any, targets: list[Tensor], *pieces: Tensor) -> Tensor:
+        """Costs (P,); 1 where there is no gradient."""
+        dots = [torch.linalg.vecdot(g, t).double() for g, t in zip(pieces, targets, strict=True)]
+        squares = [torch.linalg.vecdot(g, g).double() for g in pieces]
+        ctx.dot, ctx.norm = torch.stack(dots).sum(0), torch.stack(squares).sum(0).sqrt()
+        ctx.targets = targets
+        ctx.save_for_backward(*pieces)
+        return (1 - ctx.dot / ctx.norm.clamp(min=1e-30)).to(pieces[0])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, along: Tensor) -> Any:
+        """dot g / ||g||^3 - t / ||g||; nothing where there is no gradient."""
+        inverse = torch.where(ctx.norm > 0, 1 / ctx.norm, 0)
+        of_target = (-along * inverse).to(along)[:, None]
+        of_piece = (along * ctx.dot * inverse**3).to(along)[:, None]
+        slopes = zip(ctx.saved_tensors, ctx.targets, strict=True)
+        return None, *((g * of_piece).addcmul_(t, of_target) for g, t in slopes)
 
 
 def _cast(value: Tensor, dtype: torch.dtype) -> Tensor:
