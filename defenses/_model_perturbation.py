@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from core.errors import UserError
 from defenses.base import Defense, Gradient, Reading, Transform, mean
 from defenses.noise.budget import clipping
+from defenses.perturbation.clean import CleanParts, clean_parts
 from defenses.perturbation.client import Expanded, collapse, expanded_of, train
 from defenses.perturbation.server import Secret, draw_secret, perturb, recover
 from federation.party import Party
@@ -205,6 +206,24 @@ class ModelPerturbation(Defense):
             if m.kind == "update"
         }
         return Reading(observation.occasion, server["distributed"], gradients)
+
+    def clean_parts(self, observation: Observation, public: Public) -> dict[str, CleanParts]:
+        """Psi and Phi of each client whose own message the view's server can read, by client: they carry no noise."""
+        server = observation.states.get(SERVER)
+        if server is None or "secret" not in server:
+            return {}
+        wiring, secret = self.expanded(public).wiring, unpack_secret(server["secret"])
+        size = observation.occasion.batch_size
+        return {
+            client: clean_parts(
+                body["psi"], body["phi"], server["distributed"], wiring, secret, records=size, clip=self.clip
+            )
+            for client, body in self.plain_updates(observation, public).items()
+        }
+
+    def plain_updates(self, observation: Observation, public: Public) -> dict[str, Payload]:
+        """The messages (gradient, Psi, Phi) of single clients that the view's server can read, by client."""
+        return {m.sender: m.payload for m in observation.messages if m.kind == "update"}
 
 
 def pack_secret(secret: Secret) -> Payload:

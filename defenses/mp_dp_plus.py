@@ -15,9 +15,11 @@ from defenses._secure_sum import SecureSum
 from defenses.crypto.fixed_point import FixedPoint, Floats
 from defenses.noise.budget import Budget
 from defenses.noise.calibration import gaussian_epsilon, gaussian_mu
+from defenses.perturbation.clean import CleanParts
 from defenses.perturbation.client import Expanded, part_norms
 from federation.party import Party
 from federation.settings import Public
+from federation.transcript import Observation
 
 
 class MpDpPlus(SecureSum, Budget, PerturbedParts):
@@ -110,6 +112,10 @@ class MpDpPlus(SecureSum, Budget, PerturbedParts):
         sigmas = self.share_sigmas(public, batch)
         bounds = self.bounds() if self.clip is not None else (2.0**20,) * 3
         return {p: FixedPoint(44, bound + 6 * sigmas[p]) for p, bound in zip(PARTS, bounds, strict=True)}
+
+    def clean_parts(self, observation: Observation, public: Public) -> dict[str, CleanParts]:
+        """None, whoever colludes: noise is on Psi and Phi as well."""
+        return {} if self.noise else super().clean_parts(observation, public)
 
     def claims(self, public: Public) -> dict[str, Any]:
         """The claimed and the composed epsilon; both hold for the server's view."""

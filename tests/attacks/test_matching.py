@@ -103,9 +103,35 @@ def test_mapped_costs_are_those_of_plain_float64(model: str, parameters: dict[st
     for models in (1, 3):
         problems, labels, images = made(task, 3, 2, models)
         matcher = Matcher(task, problems, labels, 1, "cpu")
-        assert matcher.grouped == matcher.shared == (models == 1)
+        assert matcher.shared == (models == 1)
+        assert matcher.grouped == (matcher.shared or model == "mlp")
         matcher.grouped = False
         assert agrees(matcher.slopes(images), reference(task, problems, labels, images))
+
+
+@pytest.mark.parametrize(("model", "parameters"), NETWORKS)
+def test_problems_with_linear_layers_of_their_own_are_grouped_too(model: str, parameters: dict[str, object]) -> None:
+    """Another last layer for each problem, of another number of outputs than the network's, with targets for each."""
+    task = task_for(model, parameters)
+    problems, _, images = made(task, 3, 2)
+    last = [name for name in task.parameter_names if name.endswith("weight")][-1]
+    generator = torch.Generator().manual_seed(5)
+    shape = (2, problems[0].model[last].shape[1])
+    own = [{**p.model, last: torch.randn(shape, generator=generator)} for p in problems]
+    bias = last.removesuffix("weight") + "bias"
+    if bias in task.parameter_names:
+        own = [{**m, bias: torch.randn(2, generator=generator)} for m in own]
+    targets = torch.rand(3, 2, 2, generator=generator)
+    found = []
+    for model_, x, y in zip(own, images, targets, strict=True):
+        gradient, _ = task.gradient(model_, x + 0.1, y)
+        found.append(Inversion(model_, Gradient(gradient, 1, 2), None))
+    matcher = Matcher(task, tuple(found), targets, 1, "cpu")
+    assert matcher.grouped
+    assert not matcher.shared
+    together = matcher.slopes(images)
+    matcher.grouped = False
+    assert agrees(together, tuple(part.double() for part in matcher.slopes(images)))  # type: ignore[arg-type]
 
 
 def test_one_problem_alone_and_batch_norm_are_those_of_plain_float64() -> None:

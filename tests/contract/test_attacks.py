@@ -57,6 +57,7 @@ def small(name: str) -> Attack:
 #: attacks on one kind of scheme: a defense that they work on; elsewhere they refuse
 HOMES: dict[str, tuple[str, dict[str, Any]]] = {
     "extraction": ("mp-dp", {}),
+    "phi-inversion": ("mp-dp", {}),
     "mix-and-match": ("hybridalpha", {"variant": "as-specified", "sample_values": 0}),
     "strip-membership": ("mp", {}),
 }

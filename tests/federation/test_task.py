@@ -158,6 +158,6 @@ def test_mixed_precision_is_near_and_ends_with_its_block() -> None:
     after, _ = task.gradient(model, data.images, data.labels)
     assert all(value.dtype == torch.float32 for value in near.values())
     assert all(torch.equal(after[name], value) for name, value in exact.items())
-    flat = [torch.cat([value.flatten() for value in found.values()]) for found in (exact, near)]
-    assert not torch.equal(*flat)
-    assert torch.cosine_similarity(*flat, dim=0) > 0.95  # eight bits, and sums over records that nearly cancel
+    first, second = (torch.cat([value.flatten() for value in found.values()]) for found in (exact, near))
+    assert not torch.equal(first, second)
+    assert torch.cosine_similarity(first, second, dim=0) > 0.95  # eight bits, and sums over records that nearly cancel
