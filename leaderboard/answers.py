@@ -12,6 +12,8 @@ from safetensors.torch import save
 from torch import Tensor
 
 from attacks.base import (
+    AuditAnswer,
+    AuditTask,
     ExtractionAnswer,
     ExtractionTask,
     MembershipAnswer,
@@ -35,6 +37,8 @@ def check_answer(answer: Answer, task: AttackTask, public: Public) -> None:
         _check_scores(answer, len(task.candidates))
     elif isinstance(answer, ExtractionAnswer) and isinstance(task, ExtractionTask):
         _check_model(answer, task_of(public).initial(0))
+    elif isinstance(answer, AuditAnswer) and isinstance(task, AuditTask):
+        _check_ratios(answer)
     else:
         raise AttackFailed(f"the attack must return an answer to its task; given: {type(answer).__name__}")
     if not all(isinstance(flag, str) for flag in answer.flags):
@@ -87,6 +91,15 @@ def _check_model(answer: ExtractionAnswer, like: Parameters) -> None:
             raise AttackFailed(f"the model's {name} must hold finite numbers")
 
 
+def _check_ratios(answer: AuditAnswer) -> None:
+    """One finite number a trial; how many there must be, the score knows."""
+    given = answer.scores
+    if not isinstance(given, Tensor) or given.ndim != 1 or not given.is_floating_point():
+        raise AttackFailed(f"scores must be one vector of floats; given: {type(given).__name__}")
+    if not bool(given.isfinite().all()):
+        raise AttackFailed("scores must be finite numbers")
+
+
 def save_answer(path: Path, answer: Answer, cost: Cost) -> None:
     """Keep an answer as safetensors; remarks and cost go into its header."""
     tensors: dict[str, Tensor]
@@ -94,6 +107,8 @@ def save_answer(path: Path, answer: Answer, cost: Cost) -> None:
         tensors = {f"images/{i}": x.detach().cpu().float() for i, x in enumerate(answer.images)}
     elif isinstance(answer, ExtractionAnswer):
         tensors = {f"model/{name}": value.detach().cpu() for name, value in answer.model.items()}
+    elif isinstance(answer, AuditAnswer):
+        tensors = {"trials": answer.scores.detach().cpu().double()}
     else:
         tensors = {"scores": answer.scores.detach().cpu().double(), "decisions": answer.decisions.cpu().to(torch.uint8)}
     notes = {
@@ -114,6 +129,8 @@ def load_answer(path: Path) -> tuple[Answer, Cost]:
     cost = Cost.model_validate_json(notes["cost"])
     if "scores" in tensors:
         return MembershipAnswer(tensors["scores"], tensors["decisions"].bool(), flags, diagnostics), cost
+    if "trials" in tensors:
+        return AuditAnswer(tensors["trials"], flags, diagnostics), cost
     if not any(name.startswith("images/") for name in tensors):
         model = {name.removeprefix("model/"): value for name, value in tensors.items()}
         return ExtractionAnswer(model, flags, diagnostics), cost

@@ -41,7 +41,7 @@ def _compute(job: Job, cage: Cage, log: Path) -> Record:
         if not attack.allows(job.cell.threat):
             raise Unsupported(f"the attack works under {', '.join(attack.threats)}, not under {job.cell.threat}")
         clients = Training.model_validate(job.training.training).clients
-        if parse_threat(job.cell.threat, clients).active:
+        if parse_threat(job.cell.threat, clients).active and not job.training.active:
             raise Unsupported(f"the defense {job.training.defense.name} has no strategy of an active server")
         answer, cost = _answer(job, cage, log)
         scored = score(job, answer)

@@ -129,8 +129,8 @@ def paper_tables(records: Sequence[Record], target: float | None = None) -> list
 def _settings(records: Sequence[Record]) -> list[_Setting]:
     groups: dict[tuple[str, str, int], dict[str, list[Record]]] = {}
     for record in records:
-        if record.training is None or record.cell.threat == "server:active":
-            continue
+        if record.training is None or record.cell.training.active or record.cell.about == "batch":
+            continue  # neither another server nor another question is the paper's
         spec = record.cell.training
         clients = record.training.client_rounds // max(1, record.training.rounds)
         found = groups.setdefault((spec.dataset.label, spec.model.label, clients), {})

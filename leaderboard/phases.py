@@ -31,7 +31,7 @@ def phase_tables(records: Sequence[Record]) -> list[Table]:
     groups: dict[tuple[str, str, int], dict[str, dict[str, TrainingSummary]]] = {}
     for record in records:
         spec, summary = record.cell.training, record.training
-        if summary is None:
+        if summary is None or spec.active:
             continue
         clients = int(summary.client_rounds / max(1, summary.rounds))
         group = groups.setdefault((spec.dataset.label, spec.model.label, clients), {})

@@ -52,7 +52,18 @@ TOLERANCE = {
     "accuracy": 0.03,
 }
 #: metrics that are the mean of their values an item
-MEANS = ("psnr", "mse", "test_mse", "feat_mse", "ssim", "lpips", "identified", "identified_lpips", "fidelity")
+MEANS = (
+    "psnr",
+    "mse",
+    "test_mse",
+    "feat_mse",
+    "ssim",
+    "lpips",
+    "identified",
+    "identified_lpips",
+    "fidelity",
+    "stolen_accuracy",
+)
 
 
 class PublishedFile(Settings):
@@ -311,7 +322,7 @@ def _suite_of(record: Record, data: str) -> Suite:
             raise UserError(f"The data set '{name}' takes nothing after a colon; given: {data}.")
         dataset["params"][shorthand] = place
     attack = {**entry(cell.attack), "threats": [cell.threat], "known_members": cell.known_members}
-    attack["known_labels"] = cell.known_labels
+    attack |= {"known_labels": cell.known_labels, "about": cell.about}
     given = {
         "name": "verify",
         "datasets": [dataset],

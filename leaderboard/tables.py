@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -83,19 +83,21 @@ class RankedRow:
 
 
 def ranking_tables(records: Sequence[Record], control: str, gate: float) -> list[Table]:
-    """One table a data set, goal and threat, in a fixed order."""
-    groups: dict[tuple[str, str, str], list[Record]] = {}
+    """One table a data set, goal, threat and question, in a fixed order."""
+    groups: dict[tuple[str, str, str, str], list[Record]] = {}
     for record in records:
         cell = record.cell
-        groups.setdefault((cell.training.dataset.label, cell.goal, cell.threat), []).append(record)
+        groups.setdefault((cell.training.dataset.label, cell.goal, cell.threat, cell.about), []).append(record)
     order = {"reconstruction": 0, "membership": 1, "extraction": 2, "audit": 3}
     tables = []
-    for (dataset, goal, threat), group in sorted(
-        groups.items(), key=lambda item: (item[0][0], order[item[0][1]], item[0][2])
+    for (dataset, goal, threat, _), group in sorted(
+        groups.items(), key=lambda item: (item[0][0], order[item[0][1]], item[0][2], item[0][3] == "batch")
     ):
         build = {"reconstruction": _reconstruction_table, "membership": _membership_table}.get(goal)
         if build is not None:
-            tables.append(build(dataset, threat, group, utility_of(group, control, gate)))
+            # of all goals and threats: a training is the same for all of them, but for those of an active server
+            trained = [record for record in records if record.cell.training.dataset.label == dataset]
+            tables.append(build(dataset, threat, group, utility_of(trained, control, gate)))
     return tables
 
 
@@ -107,7 +109,7 @@ def _by_defense(records: Sequence[Record]) -> dict[str, list[Record]]:
 def _reconstruction_table(dataset: str, threat: str, records: list[Record], utility: Utility) -> Table:
     groups = {name: gather(group) for name, group in _by_defense(records).items()}
     everything = [evidence for found in groups.values() for evidence in found]
-    moment = _ranking_moment(groups.get(utility.control) or everything)
+    moment = _ranking_moment(groups.get(utility.control) or everything, reconstruction_harm)
     rows, notes = [], []
     for name, found in groups.items():
         here = aligned([evidence for evidence in found if evidence.moment == moment])
@@ -124,10 +126,10 @@ def _reconstruction_table(dataset: str, threat: str, records: list[Record], util
     return _finish(title, RECONSTRUCTION, rows, notes, records, utility, valid)
 
 
-def _ranking_moment(control: list[Evidence]) -> str | None:
+def _ranking_moment(control: list[Evidence], harm: Callable[[Evidence], tuple[float, ...]]) -> str | None:
     """The observed round in which the control breaks most (anybody, where the control has no score at all)."""
     attacks = [evidence for evidence in control if not _is_prior(evidence)] or control
-    return max(attacks, key=reconstruction_harm).moment if attacks else None
+    return max(attacks, key=harm).moment if attacks else None
 
 
 def _is_prior(evidence: Evidence) -> bool:
@@ -171,16 +173,22 @@ def _reconstruction_row(name: str, found: list[Evidence]) -> RankedRow | None:
 
 
 def _membership_table(dataset: str, threat: str, records: list[Record], utility: Utility) -> Table:
+    groups = {name: gather(group) for name, group in _by_defense(records).items()}
+    everything = [evidence for found in groups.values() for evidence in found]
+    moment = _ranking_moment(groups.get(utility.control) or everything, membership_harm)  # None: the whole training
     rows = []
-    for name, group in _by_defense(records).items():
-        row = _membership_row(name, aligned(gather(group)))
+    for name, found in groups.items():
+        row = _membership_row(name, aligned([evidence for evidence in found if evidence.moment == moment]))
         if row is not None:
             rows.append(row)
     control = [row for row in rows if row.defense == utility.control]
     valid = any(row.cells["auc"].low is not None and row.cells["auc"].low > 0.5 for row in control)
     why = "its AUC interval is not above 0.5" if control else "it has no score"
     notes = [] if valid else [_invalid(utility.control, why)]
-    return _finish(f"Membership, {dataset}, threat {threat}", MEMBERSHIP, rows, notes, records, utility, valid)
+    batch = records[0].cell.about == "batch"
+    title = f"Membership{' in the batch' if batch else ''}, {dataset}, threat {threat}"
+    title += f", {moment} round" if moment else ""
+    return _finish(title, MEMBERSHIP, rows, notes, records, utility, valid)
 
 
 def _membership_row(name: str, found: list[Evidence]) -> RankedRow | None:

@@ -92,6 +92,8 @@ def run_training(job: Job) -> None:
         (folder / "public.json").write_text(public.model_dump_json())
         secrets = {party: secret.hex() for party, secret in outcome.secrets.items()}
         (folder / "secrets.json").write_text(json.dumps(secrets))
+        batches = {index: positions.tolist() for index, positions in outcome.batches.items()}
+        (folder / "batches.json").write_text(json.dumps(batches))
         (folder / "summary.json").write_text(json.dumps(summary.model_dump(mode="json"), allow_nan=False))
 
 
@@ -181,6 +183,12 @@ def load_model(folder: Path, when: int | str) -> Parameters:
     prefix = f"{when}/"
     tensors = load_file(str(folder / "models.safetensors"))
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+
+def load_batch(folder: Path, round_index: int) -> torch.Tensor | None:
+    """Where in the victim's shard its batch of an observed round lies (N,); None where it dropped out. In no view."""
+    found = json.loads((folder / "batches.json").read_text()).get(str(round_index))
+    return None if found is None else torch.tensor(found, dtype=torch.int64)
 
 
 def open_view(folder: Path, threat: Threat, shards: Mapping[str, LabelledImages]) -> View:

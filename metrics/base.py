@@ -69,6 +69,15 @@ class ExtractionTruth:
     labels: Tensor
 
 
+@dataclass(frozen=True)
+class AuditTruth:
+    """What audit metrics get: `scores` (N,), higher means world 1; `worlds` (N,) bool, True where it was; delta."""
+
+    scores: Tensor
+    worlds: Tensor
+    delta: float
+
+
 class Metric(Plugin):
     """Base of all metrics; `version` grows whenever the definition changes."""
 
@@ -115,3 +124,13 @@ class ExtractionMetric(Metric):
     @abstractmethod
     def score(self, truth: ExtractionTruth) -> Score:
         """Score a stolen model."""
+
+
+class AuditMetric(Metric):
+    """A metric on the scores of a distinguishing game."""
+
+    goal: ClassVar[Goal] = "audit"
+
+    @abstractmethod
+    def score(self, truth: AuditTruth) -> Score:
+        """Score a game."""

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.func import grad, vmap
 
+from attacks._imitation import Imitation
 from attacks.base import Inversion, Knowledge
 from attacks.reconstruction._grouped import can_group, grouped_gradients
-from defenses.base import Transform
 from federation.payload import Parameters
 from federation.task import Task
 
@@ -32,10 +33,9 @@ class Matcher:
     Four ways to the same gradients (tests/attacks/test_matching.py): one problem alone by plain automatic
     differentiation; many on one model (or with linear layers of their own) by `grouped_gradients`; many on models of
     their own, or through layers that cannot be grouped, by vmap; batch norm, whose statistics vmap cannot write, one
-    after the other.
-    `transforms`, one a problem, imitate what a defense did to the gradients (adaptive attacks). Labels are classes
-    (P, M) or targets (P, M, outputs). With a `size`, the cost has size * log(||g(x)|| / ||g||)^2 as well: a cosine sees
-    no scale.
+    after the other. `imitations`, one a problem, do to the gradients what a defense did (adaptive attacks). Labels are
+    classes (P, M) or targets (P, M, outputs). With a `size`, the cost has size * log(||g(x)|| / ||g||)^2 as well, since
+    a cosine sees no scale.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Matcher:
         labels: Tensor,
         restarts: int,
         device: str,
-        transforms: tuple[Transform | None, ...] | None = None,
+        imitations: tuple[Imitation | None, ...] | None = None,
         dtype: torch.dtype = torch.float32,
         size: float = 0.0,
     ) -> None:
@@ -58,8 +58,12 @@ class Matcher:
         norms = raw.norm(dim=1).clamp(min=1e-300)
         unit = raw / norms[:, None]
         self.log_norms = norms.log().to(device, dtype).repeat(restarts)
-        self.targets = unit.to(device, dtype).repeat(restarts, 1)
-        self.transforms = transforms * restarts if transforms is not None else (None,) * (restarts * len(problems))
+        sizes = [part.numel() for part in rows[0]]
+        self.targets = [part.contiguous() for part in unit.to(device, dtype).repeat(restarts, 1).split(sizes, 1)]
+        self.imitations = imitations * restarts if imitations is not None else (None,) * (restarts * len(problems))
+        needed = {i.parts if i is not None else 1 for i in self.imitations}
+        #: gradients a problem: one for all its images, or one for each of so many equal parts of them
+        self.parts = needed.pop() if len(needed) == 1 else labels.shape[1]
         first = problems[0].model
         others = [p.model for p in problems if p.model is not first]
         #: the tensors that are not the same in all problems: they come as stacks (P, *shape)
@@ -105,34 +109,40 @@ class Matcher:
 
     def _costs(self, images: Tensor, part: slice) -> Tensor:
         found = self._gradients(images, part)
-        transforms = self.transforms[part]
-        if any(t is not None for t in transforms):
-            found = self._transformed(found, transforms)
-        flat = torch.cat([g.flatten(1) for g in found], dim=1)
-        dot = (flat * self.targets[part]).sum(1)
-        norms = flat.norm(dim=1).clamp(min=1e-30)
-        found_costs: Tensor = 1 - dot / norms
-        return found_costs + self.size * (norms.log() - self.log_norms[part]).square() if self.size else found_costs
+        imitations = self.imitations[part]
+        if any(i is not None for i in imitations):
+            found = self._imitated(found, imitations)
+        costs: Tensor = _Misfit.apply([t[part] for t in self.targets], *(g.flatten(1) for g in found))  # type: ignore[no-untyped-call]
+        if not self.size:
+            return costs
+        norms = torch.stack([g.flatten(1).square().sum(1) for g in found]).sum(0).sqrt().clamp(min=1e-30)
+        return costs + self.size * (norms.log() - self.log_norms[part]).square()
 
-    def _transformed(self, gradients: list[Tensor], transforms: tuple[Transform | None, ...]) -> list[Tensor]:
-        """Each problem's gradients through its own transform."""
-        names = self.task.parameter_names
-        rows = []
-        for index, transform in enumerate(transforms):
-            row = {name: g[index : index + 1] for name, g in zip(names, gradients, strict=True)}
-            rows.append(transform(row) if transform is not None else row)
+    def _imitated(self, gradients: list[Tensor], imitations: tuple[Imitation | None, ...]) -> list[Tensor]:
+        """Each problem's gradient (P, *shape), from those of its parts (P * parts, *shape)."""
+        names, plain = self.task.parameter_names, Imitation(1, 1, None, None)
+        pieces = zip(*(torch.split(g, self.parts) for g in gradients), strict=True)
+        rows = [
+            (imitation or plain)(dict(zip(names, piece, strict=True)))
+            for imitation, piece in zip(imitations, pieces, strict=True)
+        ]
         return [torch.cat([row[name] for row in rows]) for name in names]
 
     def _gradients(self, images: Tensor, part: slice) -> list[Tensor]:
-        """Per-problem parameter gradients, each (P, *shape of the parameter)."""
+        """Parameter gradients of every problem's parts, each (P * parts, *shape of the parameter)."""
         labels, names = self.labels[part], self.task.parameter_names
+        if self.parts > 1:
+            images, labels = (t.reshape(len(t) * self.parts, -1, *t.shape[2:]) for t in (images, labels))
         if len(images) == 1 or self.task.buffer_names:
             start = part.start or 0
             rows = [
-                self._one(self._models(start + i), x, y) for i, (x, y) in enumerate(zip(images, labels, strict=True))
+                self._one(self._models(start + i // self.parts), x, y)
+                for i, (x, y) in enumerate(zip(images, labels, strict=True))
             ]
             return [torch.stack(column) for column in zip(*rows, strict=True)]
         models = self._models(part)
+        if self.parts > 1:
+            models = {n: t.repeat_interleave(self.parts, 0) if n in self.own else t for n, t in models.items()}
         if self.grouped:
             return grouped_gradients(self.task, models, images, labels, self.own)
         return self._mapped({name: models[name] for name in names}, images, labels)
@@ -165,6 +175,31 @@ class Matcher:
         weights = {name: models[name] for name in self.task.parameter_names}
         pairs = zip(ours, self._mapped(weights, images, labels), strict=True)
         return all(torch.allclose(a, b, rtol=1e-3, atol=1e-3 * float(b.abs().max())) for a, b in pairs)
+
+
+class _Misfit(torch.autograd.Function):
+    """1 - <g, t> / ||g|| of gradients in pieces (P, n_i) against unit targets in pieces, without a copy of either."""
+
+    @staticmethod
+    def forward(ctx: Any, targets: list[Tensor], *pieces: Tensor) -> Tensor:
+        """Costs (P,); 1 where there is no gradient."""
+        dots = [torch.linalg.vecdot(g, t).double() for g, t in zip(pieces, targets, strict=True)]
+        squares = [torch.linalg.vecdot(g, g).double() for g in pieces]
+        ctx.dot, ctx.norm = torch.stack(dots).sum(0), torch.stack(squares).sum(0).sqrt()
+        ctx.targets = targets
+        ctx.save_for_backward(*pieces)
+        costs: Tensor = 1 - ctx.dot / ctx.norm.clamp(min=1e-30)
+        return costs.to(pieces[0])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, along: Tensor) -> Any:
+        """dot g / ||g||^3 - t / ||g||; nothing where there is no gradient."""
+        inverse = torch.where(ctx.norm > 0, 1 / ctx.norm, 0)
+        of_target = (-along * inverse).to(along)[:, None]
+        of_piece = (along * ctx.dot * inverse**3).to(along)[:, None]
+        slopes = zip(ctx.saved_tensors, ctx.targets, strict=True)
+        return None, *((g * of_piece).addcmul_(t, of_target) for g, t in slopes)
 
 
 def _cast(value: Tensor, dtype: torch.dtype) -> Tensor:

@@ -85,8 +85,6 @@ def settle(label: Tensor, directions: Tensor, factor: Tensor | None, predicted: 
 
 def by_auxiliary(task: Task, parts: CleanParts, features: Features, auxiliary: LabelledImages) -> Predicted:
     """min(1, B / ||g||) with ||g|| from the last layer's |e| |h|, in the ratio that auxiliary images have."""
-    data = _some(auxiliary)
-    hidden = task.logits(parts.with_outputs(torch.eye(len(parts.head), dtype=torch.float64)), data.images.double())
 
     def last_norms(hidden: Tensor, labels: Tensor) -> Tensor:
         onehot = torch.nn.functional.one_hot(labels, len(parts.weight))
@@ -94,9 +92,11 @@ def by_auxiliary(task: Task, parts: CleanParts, features: Features, auxiliary: L
         found: Tensor = (residual.norm(dim=1) * hidden.norm(dim=1)).clamp(min=1e-300)
         return found
 
-    ratio = (gradient_norms(task, parts, data) / last_norms(hidden, data.labels)).median()
-
     def predicted(labels: Tensor, factors: Tensor) -> Tensor:
+        data = _some(auxiliary)
+        all_features = parts.with_outputs(torch.eye(len(parts.head), dtype=torch.float64))
+        hidden = task.logits(all_features, data.images.double())
+        ratio = (gradient_norms(task, parts, data) / last_norms(hidden, data.labels)).median()
         assert parts.clip is not None
         norms = ratio * last_norms(features.hidden / factors.sqrt()[:, None], labels)
         return (parts.clip / norms).clamp(max=1)

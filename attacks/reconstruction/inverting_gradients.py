@@ -61,7 +61,7 @@ class InvertingGradients(GradientMatching):
             torch.stack(labels),
             self.restarts,
             knowledge.device,
-            self.transforms(knowledge, problems),
+            self.imitations(knowledge, problems),
         )
         start = starting_points(knowledge, problems, self.restarts)
         descent = Descent(self.iterations, self.learning_rate, self.tv)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ import torch
 from attacks.base import (
     STOPPED,
     Attack,
+    AuditAttack,
+    AuditTask,
     ExtractionAttack,
     ExtractionTask,
     Inversion,
@@ -25,6 +28,7 @@ from attacks.base import (
 from core import registry
 from core.errors import Unsupported
 from core.seeds import digest_of
+from defenses._sum import SummedCodes
 from defenses.base import Defense
 from federation.view import THREATS
 from leaderboard.answers import check_answer
@@ -50,22 +54,27 @@ def small(name: str) -> Attack:
     return made
 
 
-#: attacks on one family of defenses, by a defense of it; on others they say that they do not apply
-AGAINST = {"phi-inversion": "mp-dp", "phi-membership": "mp-dp"}
+#: attacks on one kind of scheme: a defense that they work on; elsewhere they refuse
+HOMES: dict[str, tuple[str, dict[str, Any]]] = {
+    "extraction": ("mp-dp", {}),
+    "phi-inversion": ("mp-dp", {}),
+    "phi-membership": ("mp-dp", {}),
+    "mix-and-match": ("hybridalpha", {"variant": "as-specified", "sample_values": 0}),
+    "strip-membership": ("mp", {}),
+}
+
+
+@cache
+def home_of(name: str) -> World:
+    """Where an attack is tried: without a defense, or on the scheme that it was made for."""
+    defense = registry.create("defense", *HOMES.get(name, ("fedavg", {})))
+    assert isinstance(defense, Defense)
+    return make_world(defense, model_parameters={"hidden": [8]})
 
 
 @pytest.fixture(scope="module")
-def worlds() -> dict[str, World]:
-    """A world for fedavg and for each defense that some attack needs."""
-    names = {"fedavg", *AGAINST.values()}
-    made = {name: registry.create("defense", name) for name in names}
-    return {n: make_world(d, model_parameters={"hidden": [8]}) for n, d in made.items() if isinstance(d, Defense)}
-
-
-@pytest.fixture
-def world(request: pytest.FixtureRequest, worlds: dict[str, World]) -> World:
-    """The world of fedavg, or the one that the test's attack needs."""
-    return worlds[AGAINST.get(request.node.callspec.params.get("name"), "fedavg")]
+def world() -> World:
+    return home_of("prior")
 
 
 def knowledge(world: World, threat: str, seed: int = 5) -> Knowledge:
@@ -96,7 +105,8 @@ def membership_task(world: World) -> MembershipTask:
 
 def reconstruction_task(world: World) -> ReconstructionTask:
     labels = tuple(torch.split(world.shards["client:0"].labels[: world.watch.targets], 1))
-    return ReconstructionTask("first", 0, world.watch.targets, 1, labels, (1,) * world.watch.targets)
+    size = len(world.shards) if isinstance(world.defense, SummedCodes) else 1
+    return ReconstructionTask("first", 0, world.watch.targets, 1, labels, (size,) * world.watch.targets)
 
 
 def fingerprint(known: Knowledge) -> str:
@@ -131,8 +141,8 @@ def test_an_attack_says_what_it_is(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_an_attack_answers_in_the_right_form_and_repeats_itself(world: World, name: str) -> None:
-    attack = small(name)
+def test_an_attack_answers_in_the_right_form_and_repeats_itself(name: str) -> None:
+    attack, world = small(name), home_of(name)
     threat = attack.threats[0]
     known = knowledge(world, threat)
     before = fingerprint(known)
@@ -141,15 +151,16 @@ def test_an_attack_answers_in_the_right_form_and_repeats_itself(world: World, na
 
     check_answer(first, task_for(attack, world), world.outcome.public)
     if attack.goal != "extraction":
-        expected = len(membership_task(world).candidates) if attack.goal == "membership" else 1
+        rebuilt = reconstruction_task(world).sizes[0]
+        expected = len(membership_task(world).candidates) if attack.goal == "membership" else rebuilt
         assert len(tensors_of(first)[0]) == expected
     assert all(torch.equal(a, b) for a, b in zip(tensors_of(first), tensors_of(second), strict=True))
     assert fingerprint(known) == before, "the attack changed its view"
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_an_attack_works_under_every_threat_that_it_names(world: World, name: str) -> None:
-    attack = small(name)
+def test_an_attack_works_under_every_threat_that_it_names(name: str) -> None:
+    attack, world = small(name), home_of(name)
     for threat in attack.threats:
         if threat == "server:active":  # fedavg has no such strategy; the harness skips that cell
             continue
@@ -159,9 +170,9 @@ def test_an_attack_works_under_every_threat_that_it_names(world: World, name: st
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_adding_global_randomness_changes_nothing(world: World, name: str) -> None:
+def test_adding_global_randomness_changes_nothing(name: str) -> None:
     """An attack draws from its own seed alone, not from torch's global state."""
-    attack = small(name)
+    attack, world = small(name), home_of(name)
     known = knowledge(world, attack.threats[0])
     torch.manual_seed(1)
     first = run(attack, known, world)
@@ -171,7 +182,14 @@ def test_adding_global_randomness_changes_nothing(world: World, name: str) -> No
     assert all(torch.equal(a, b) for a, b in zip(tensors_of(first), tensors_of(second), strict=True))
 
 
-@pytest.mark.parametrize("name", [n for n in attack_names("reconstruction") if n != "prior" and n not in AGAINST])
+@pytest.mark.parametrize("name", HOMES)
+def test_an_attack_on_one_scheme_refuses_where_there_is_none(world: World, name: str) -> None:
+    attack = small(name)
+    with pytest.raises(Unsupported, match="'fedavg'"):
+        run(attack, knowledge(world, attack.threats[0]), world)
+
+
+@pytest.mark.parametrize("name", [n for n in attack_names("reconstruction") if n not in ("prior", *HOMES)])
 def test_a_client_has_no_gradient_to_invert(world: World, name: str) -> None:
     with pytest.raises(Unsupported, match="neither the victim's gradient"):
         run(small(name), knowledge(world, "client"), world)
@@ -214,9 +232,36 @@ def test_only_the_first_probe_of_the_round_counts(hidden_model: World, name: str
     assert all(torch.equal(a, b) for a, b in zip(tensors_of(whole), tensors_of(part), strict=True))
 
 
+# --- audit: two worlds ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", attack_names("audit"))
+def test_an_audit_scores_every_trial_and_tells_worlds_apart_without_a_defense(world: World, name: str) -> None:
+    """Probe i runs on the victim's record i, so trial 0 is of world 0 and trial 1 of world 1; nobody says so."""
+    attack = small(name)
+    assert isinstance(attack, AuditAttack)
+    assert attack.summary()
+    assert attack.citation
+    known = knowledge(world, "server")
+    first, second = (world.shards["client:0"].select(torch.tensor([i])) for i in range(2))
+    task = AuditTask((first, second), replace(known.view, observations=known.view.of_kind("probe", 2)))
+    before = fingerprint(known)
+
+    torch.manual_seed(1)
+    answer = attack.distinguish(known, task)
+    torch.manual_seed(2)
+    again = attack.distinguish(known, task)
+
+    check_answer(answer, task, world.outcome.public)
+    assert len(answer.scores) == len(task.trials) == 2
+    assert torch.equal(answer.scores, again.scores)
+    assert fingerprint(known) == before, "the attack changed its view"
+    assert answer.scores[0] < answer.scores[1]
+
+
 # --- reconstruction: other problems than one record of one client ------------------------------
 
-REBUILDING = [name for name in attack_names("reconstruction") if name not in AGAINST]
+REBUILDING = [name for name in attack_names("reconstruction") if name not in HOMES]
 
 
 @pytest.fixture(scope="module")

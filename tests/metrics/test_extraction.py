@@ -11,6 +11,7 @@ from sklearn.metrics import accuracy_score
 from torch import Tensor, nn
 
 from core.randomness import Stream
+from defenses.perturbation.canonical import canonical_form
 from defenses.perturbation.client import collapse, expanded_of
 from defenses.perturbation.server import draw_secret, perturb
 from federation.models.convnet import ConvNet
@@ -20,7 +21,7 @@ from federation.payload import Parameters
 from federation.settings import Public, Training
 from federation.task import task_of
 from metrics.base import ExtractionTruth
-from metrics.canonical_distance import CanonicalDistance, canonical_distance, canonical_form
+from metrics.canonical_distance import CanonicalDistance, canonical_distance
 from metrics.fidelity import Fidelity, fidelity
 from metrics.stolen_accuracy import StolenAccuracy, hits
 from tests.defenses.networks import pooled
