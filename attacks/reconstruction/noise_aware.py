@@ -56,8 +56,8 @@ class NoiseAware(InvertingGradients):
     name: ClassVar[str] = "noise-aware"
     citation: ClassVar[str] = "LeakBoard: maximum likelihood given R, after Geiping et al., NeurIPS 2020"
 
-    # chosen on seed 11 of quick's settings, mp-dp with all neighbours colluding, first round; tried: rates .005 to .3, tv
-    # .01 to .5, prior 0 to 3. Without the prior and at the rate of inverting-gradients images become noise in bounds
+    # chosen on seed 11 of quick's settings, mp-dp with all neighbours colluding, first round; tried: rates .005 to .3,
+    # tv .01 to .5, prior 0 to 3. Without the prior, at the rate of inverting-gradients, images become noise in bounds
     learning_rate: float = Field(0.02, gt=0, description="in image units")
     tv: float = Field(0.0, ge=0, description="weight of the total variation, of images in [0, 1]")
     prior: float = Field(0.3, ge=0, description="weight of the Gaussian of auxiliary images")
