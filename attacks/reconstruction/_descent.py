@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attacks.base import Knowledge
-from attacks.reconstruction._matching import Matcher, SignedAdam, total_variation
+from attacks.reconstruction._matching import SignedAdam, Slopes, total_variation
 
 #: iterations' worth of time that is kept back before a deadline, for the last costs and the way home
 RESERVE = 3
@@ -48,7 +48,7 @@ class Descent:
     learning_rate: float
     tv: float
 
-    def __call__(self, knowledge: Knowledge, matcher: Matcher, x: Tensor) -> Best:
+    def __call__(self, knowledge: Knowledge, matcher: Slopes, x: Tensor) -> Best:
         """The best candidates (restarts * P, M, C, H, W) on the way from `x`, until the iterations or the time end."""
         unknown = torch.full(x.shape[:1], torch.inf, device=x.device)
         best = Best(x.clone(), unknown, torch.ones_like(unknown))  # cost 1: nothing in common

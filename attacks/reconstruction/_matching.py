@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -17,6 +17,14 @@ from federation.task import Task
 
 #: candidate images whose gradients are held in memory at once (one problem at least)
 IMAGES_AT_ONCE = 16
+
+
+class Slopes(Protocol):
+    """What a descent on images needs: a cost for each problem, and where it falls."""
+
+    def slopes(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Costs (P,) and their gradients in the images (P, M, C, H, W)."""
+        ...
 
 
 class Matcher:
@@ -108,7 +116,7 @@ class Matcher:
         if not self.size:
             return costs
         norms = torch.stack([g.flatten(1).square().sum(1) for g in found]).sum(0).sqrt().clamp(min=1e-30)
-        return costs + self.size * (norms.log() - self.log_norms[part]).square()
+        return costs + (norms.log() - self.log_norms[part]).square().mul(self.size)
 
     def _imitated(self, gradients: list[Tensor], imitations: tuple[Imitation | None, ...]) -> list[Tensor]:
         """Each problem's gradient (P, *shape), from those of its parts (P * parts, *shape)."""

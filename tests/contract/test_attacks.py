@@ -58,6 +58,7 @@ def small(name: str) -> Attack:
 HOMES: dict[str, tuple[str, dict[str, Any]]] = {
     "extraction": ("mp-dp", {}),
     "phi-inversion": ("mp-dp", {}),
+    "phi-membership": ("mp-dp", {}),
     "mix-and-match": ("hybridalpha", {"variant": "as-specified", "sample_values": 0}),
     "strip-membership": ("mp", {}),
 }
