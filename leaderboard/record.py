@@ -49,6 +49,9 @@ class CellSpec(Settings):
     goal: str
     threat: str
     moment: str | None = Field(description="observed round (first, middle, last); null where the whole run is attacked")
+    about: Literal["training", "batch"] = Field(
+        "training", description="membership: of the whole training, or of the victim's batch in the observed round"
+    )
     known_labels: bool = False
     known_members: float = Field(0, description="share of members and non-members that were told, and not evaluated")
     decoys: int = 999
@@ -80,6 +83,7 @@ class TrainingSummary(Settings):
     accuracy: float | None = Field(description="test accuracy of the final global model, 0 to 1")
     test_records: int = Field(description="how many test images the accuracy is over")
     train_accuracy: float | None = Field(description="accuracy on the members, 0 to 1")
+    train_records: int | None = Field(None, description="how many members the train accuracy is over")
     rounds: int
     client_rounds: int = Field(description="sum over rounds of the number of clients that took part")
     parameters: int = Field(description="number of trained values")
