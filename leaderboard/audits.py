@@ -19,14 +19,14 @@ AUDIT = (
     Column("attack", "worst attack", help="the attack that proved the largest epsilon"),
     Column("claimed", "ε claimed", digits=2, help="what the defense claims for what was audited: one round"),
     Column("composed", "ε composed", digits=2, help="what the claim adds up to over the whole training"),
-    Column("audited", "ε audited", digits=2, direction="lower", help="the true ε is at least this, at 95 % confidence"),
+    Column("audited", "ε audited", digits=2, help="the true ε is at least this, at 95 % confidence"),
     Column("ceiling", "provable at most", digits=2, help="the largest ε that so many trials could prove"),
     Column("trials", "trials", digits=0),
     Column("verdict", "the claim is", help="refuted where the audited epsilon exceeds the claimed one"),
 )
 PLAIN_AUDIT = (
     PLAIN_ATTACK,
-    Column("plain_audited", "plain ε audited", digits=2, direction="lower", help="the same for the plain attack"),
+    Column("plain_audited", "plain ε audited", digits=2, help="the same for the plain attack"),
 )
 NOTES = (
     "Audits are listed, not ranked: a bound that is low may show a weak attack, not a strong defense.",

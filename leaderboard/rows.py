@@ -43,9 +43,9 @@ PLAIN_ATTACK = Column(
 
 
 def _plain(column: Column) -> Column:
-    """The same column for the best plain attack."""
-    help_text = "the same for the plain attack"
-    return Column(PLAIN + column.key, f"plain {column.title}", column.unit, column.direction, column.digits, help_text)
+    """The same column for the best plain attack; without a direction, since being best there means little."""
+    title, words = f"plain {column.title}", "the same for the plain attack"
+    return Column(PLAIN + column.key, title, column.unit, digits=column.digits, help=words)
 
 
 _IDENTIFIED = Column(
@@ -65,8 +65,11 @@ RECONSTRUCTION = (
     ATTACK,
     _IDENTIFIED,
     Column("lpips", "LPIPS", digits=3, direction="higher"),
-    Column("psnr", "PSNR", unit="dB", digits=2, direction="lower"),
     _EXCESS,
+)
+#: columns that stand after those of the plain attack
+RECONSTRUCTION_REST = (
+    Column("psnr", "PSNR", unit="dB", digits=2, direction="lower"),
     Column(
         "each",
         "per-target worst",

@@ -28,6 +28,7 @@ from leaderboard.rows import (
     MEMBERSHIP,
     PLAIN_COLUMNS,
     RECONSTRUCTION,
+    RECONSTRUCTION_REST,
     Harm,
     RankedRow,
     extraction_row,
@@ -94,6 +95,7 @@ class _Kind:
     columns: tuple[Column, ...]
     broken: Callable[[RankedRow], str]
     items: str
+    rest: tuple[Column, ...] = ()
 
 
 def _not_above_prior(control: RankedRow) -> str:
@@ -110,7 +112,9 @@ def _unfaithful(control: RankedRow) -> str:
 
 
 KINDS = {
-    "reconstruction": _Kind(reconstruction_harm, reconstruction_row, RECONSTRUCTION, _not_above_prior, "targets"),
+    "reconstruction": _Kind(
+        reconstruction_harm, reconstruction_row, RECONSTRUCTION, _not_above_prior, "targets", RECONSTRUCTION_REST
+    ),
     "membership": _Kind(membership_harm, membership_row, MEMBERSHIP, _coin, "targets"),
     "extraction": _Kind(extraction_harm, extraction_row, EXTRACTION, _unfaithful, "test records"),
 }
@@ -157,7 +161,8 @@ def _ranked(place: Place, records: list[Record], utility: Utility) -> Board:
         count = len(rows[0].strata)
         notes.append(f"Scores are over {count} {kind.items}, the half on which the attack was not chosen.")
     order = _order(rows, records, utility, valid=not reasons)
-    columns = (RANK, *COMMON, *kind.columns, *(PLAIN_COLUMNS[place.goal] if _any_adaptive(records) else ()))
+    beside = PLAIN_COLUMNS[place.goal] if _any_adaptive(records) else ()
+    columns = (RANK, *COMMON, *kind.columns, *beside, *kind.rest)
     body = [(name, {"rank": order[name], **_by_name(rows)[name].cells}) for name in order]
     table = _table(place.title + (f", {moment} round" if moment else ""), columns, body, notes, records, utility)
     return Board(place, table, not reasons, tuple(rows))
@@ -222,7 +227,8 @@ def _table(
         mine = {**cells, "defense": Cell(name), "accuracy": utility.cell(name)}
         mine[first] = replace(mine[first], note=why)
         rows.append(Row({c.key: mine[c.key] for c in columns if c.key in mine}, muted=bool(why)))
-    table = Table(title, tuple(columns), tuple(rows), (*notes, utility.note))
+    gate = [utility.note] if RANK in columns else []
+    table = Table(title, tuple(columns), tuple(rows), (*notes, *gate))
     return table.mark_best() if sum(not row.muted for row in rows) > 1 else table
 
 
