@@ -161,7 +161,7 @@ def _trade_off(dataset: str, boards: Sequence[Board]) -> TradeOff:
     caption = (
         "Better is to the right and below. Bars are 95 % intervals; a hollow mark is the best plain attack, where the "
         "worst one knows the defense; rings and the stepped line mark the Pareto front of those that are ranked. "
-        "Faint marks are shown, not ranked."
+        "Faint marks are shown, not ranked. Defenses at one place cover each other; the table tells them apart."
     )
     said = [
         f"{plane.heading}: "

@@ -33,6 +33,7 @@ Harm = Callable[[Evidence], tuple[float, ...]]
 #: what the keys of the best plain attack's cells begin with
 PLAIN = "plain_"
 KNOWS = "adaptive: this attack knows the defense"
+ONE_CLASS = "the reported half has one class only"
 #: the false positive rate of the table's true positive rate
 LOW_FPR = 0.01
 
@@ -220,7 +221,7 @@ def _membership_cells(reported: Evidence, draws: Floats | None = None) -> dict[s
         "attack": _attack_cell(reported),
         "auc": bounded(value, percentile_interval(auc_draws(reported) if draws is None else draws)),
         "tpr": _tpr_cell(reported),
-        "asr": Cell(asr, note="" if both else "the reported half has one class only"),
+        "asr": Cell(asr, note="" if both else ONE_CLASS),
     }
 
 
@@ -233,6 +234,8 @@ def _tpr_cell(reported: Evidence) -> Cell:
         return Cell(100 * float(np.mean(known)))
     fewest = min(int((truth[seeds == seed] == 0).sum()) for seed in np.unique(seeds))
     needed = round(1 / LOW_FPR)
+    if fewest >= needed:
+        return Cell(None, note=ONE_CLASS)
     return Cell(None, note=f"the reported half has {fewest} non-members a seed, fewer than {needed}: no such rate")
 
 
