@@ -18,11 +18,12 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from attacks._imitation import Imitation, imitation_of
 from core.errors import Unsupported
 from core.plugins import Plugin
 from core.seeds import derive_seed, digest_of
 from datasets.base import LabelledImages
-from defenses.base import AGGREGATE, Defense, Gradient, Reading, Transform
+from defenses.base import AGGREGATE, Defense, Gradient, Reading
 from federation.payload import Parameters, raw_bytes
 from federation.settings import VICTIM, Moment, Public
 from federation.task import Task, task_of
@@ -68,6 +69,10 @@ class Knowledge:
     def readings(self) -> tuple[Reading, ...]:
         """The defense's honest reading of the view."""
         return self.defense.interpret(self.view)
+
+    def reading_key(self) -> list[Any]:
+        """What decides the readings besides view and defense: part of the key of kept shadow models."""
+        return []
 
     def generator(self) -> torch.Generator:
         """A torch generator from the attack's own seed."""
@@ -243,6 +248,10 @@ class Attack(Plugin):
         family = "server+clients" if threat.startswith("server+clients:") else threat
         return family in cls.threats
 
+    def runs(self) -> tuple[str, ...]:
+        """The names of other attacks that this one runs: their code decides its answer too."""
+        return ()
+
     def budget(self) -> dict[str, Any]:
         """Iterations, restarts and the like, for the record; equal for all defenses."""
         return {}
@@ -276,32 +285,24 @@ class GradientMatching(ReconstructionAttack):
         """Whether the defense's own transform is applied before matching."""
         return self.mimic
 
-    def transforms(self, knowledge: Knowledge, problems: tuple[Inversion, ...]) -> tuple[Transform | None, ...] | None:
+    def imitations(self, knowledge: Knowledge, problems: tuple[Inversion, ...]) -> tuple[Imitation | None, ...] | None:
         """What the defense does to each problem's gradient, as far as it is deterministic; None: compare as it is."""
         if not self.mimic:
             return None
-        return tuple(knowledge.defense.mimic(problem.gradient, knowledge.public) for problem in problems)
+        return tuple(imitation_of(knowledge.defense, problem.gradient, knowledge.public) for problem in problems)
 
     def imitation_flags(
         self, knowledge: Knowledge, problems: tuple[Inversion, ...], *, sees_scale: bool
     ) -> tuple[str, ...]:
         """A flag where an adaptive attack is no other than the plain one: a cosine does not see a mere scale."""
-        found = self.transforms(knowledge, problems)
+        found = self.imitations(knowledge, problems)
         if found is None or any(
-            t is not None and (sees_scale or _turns(t, p.gradient.values)) for t, p in zip(found, problems, strict=True)
+            i is not None and i.noticed(p.gradient.values, scale=sees_scale)
+            for i, p in zip(found, problems, strict=True)
         ):
             return ()
-        known = any(t is not None for t in found)
-        return (NOTHING_TO_IMITATE + (": it only scales, which a cosine does not see" if known else ""),)
-
-
-def _turns(transform: Transform, like: Parameters) -> bool:
-    """Whether a transform changes the direction of a random gradient of these shapes."""
-    generator = torch.Generator().manual_seed(0)
-    given = {name: torch.randn(1, *value.shape, generator=generator) for name, value in like.items()}
-    made = transform(given)
-    first, second = (torch.cat([part[name].flatten().double() for name in given]) for part in (given, made))
-    return float(torch.nn.functional.cosine_similarity(first, second, dim=0)) < 1 - 1e-6
+        known = any(i is not None for i in found)
+        return (NOTHING_TO_IMITATE + (": what it does is too small, or a mere scale, to be seen" if known else ""),)
 
 
 def gradient_flags(problems: tuple[Inversion, ...]) -> list[str]:
@@ -338,14 +339,27 @@ class ExtractionAttack(Attack):
 
 
 class AuditAttack(Attack):
-    """Base of attacks that play the distinguishing game of differential privacy."""
+    """Base of attacks that play the distinguishing game of differential privacy.
+
+    The trials come in portions, each a task of its own. A trial must be scored by itself, whatever else is in its
+    portion: the bound that the game proves is for independent trials.
+    """
 
     goal: ClassVar[Goal] = "audit"
     threats: ClassVar[tuple[str, ...]] = ("server", "server+keys", "server+clients", "server:active")
 
+    trials: int = Field(1000, ge=20, le=10_000_000, description="runs of the protocol; half of them choose a threshold")
+    neighbours: Literal["drawn", "farthest"] = Field(
+        "drawn", description="the records that differ: any two, or those with the most different clipped gradients"
+    )
+
+    def budget(self) -> dict[str, Any]:
+        """The number of trials."""
+        return {"trials": self.trials}
+
     @abstractmethod
     def distinguish(self, knowledge: Knowledge, task: AuditTask) -> AuditAnswer:
-        """Score every trial."""
+        """Score every trial of a portion."""
 
 
 def final_model(knowledge: Knowledge) -> Parameters:

@@ -10,7 +10,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from core.errors import UserError
-from defenses.base import Defense, Gradient, Reading, mean
+from defenses.base import Defense, Gradient, Reading, Transform, mean
+from defenses.noise.budget import clipping
 from defenses.perturbation.client import Expanded, collapse, expanded_of, train
 from defenses.perturbation.server import Secret, draw_secret, perturb, recover
 from federation.party import Party
@@ -160,6 +161,10 @@ class ModelPerturbation(Defense):
         if self.clip is None or me.oracle is None or me.batch is None:
             return None
         return me.oracle.clip_factors(me.batch.images, me.batch.labels, self.clip)
+
+    def mimic_records(self, observed: Gradient, public: Public) -> Transform | None:
+        """Each record's true gradient is scaled down to norm B where clipping is on."""
+        return None if self.clip is None else clipping(self.clip)
 
     def _measure(
         self, me: Party, gradient: Parameters, psi: Parameters, phi: Parameters, factors: Tensor | None

@@ -6,10 +6,11 @@ from abc import abstractmethod
 from dataclasses import replace
 
 from pydantic import Field
+from torch import Tensor
 
 from core.errors import UserError
 from defenses._vectors import shaped
-from defenses.base import AGGREGATE, Defense, Gradient, Reading
+from defenses.base import AGGREGATE, Defense, Gradient, Reading, Transform
 from defenses.crypto.fixed_point import FixedPoint, Floats, Integers
 from federation.party import Occasion, Party
 from federation.payload import Parameters, Payload
@@ -127,9 +128,28 @@ class SummedGradient(SummedCodes):
         like: Parameters = dict(task_of(public).skeleton().named_parameters())
         return {"gradient": {n: v.to(task_of(public).dtype) for n, v in shaped(values, like).items()}}
 
+    def mimic(self, observed: Gradient, public: Public) -> Transform | None:
+        """Each client's gradient is rounded to its codes; noise before the rounding leaves nothing to imitate."""
+        if getattr(self, "noise", False):
+            return None
+        codec = self.codec(public, observed.records // observed.clients)
+        return lambda gradients: {name: rounding(codec, value) for name, value in gradients.items()}
+
     def apply(self, me: Party, average: Payload, clients: int) -> None:
         """Server: one step of SGD."""
         self.step(me, average["gradient"], {})
+
+
+def rounding(codec: FixedPoint, values: Tensor) -> Tensor:
+    """Values as they come back from their codes; to a derivative the rounding is not there (straight-through).
+
+    >>> import torch
+    >>> rounding(FixedPoint(3, 1.5), torch.tensor([0.2, 0.3, 9.0]))
+    tensor([0.0000, 0.5000, 1.5000])
+    """
+    within = values.clamp(-codec.bound, codec.bound)
+    exact = within.detach().double()  # as clients encode
+    return within + ((exact / codec.step).round() * codec.step - exact).to(values)
 
 
 def encoded(me: Party, codec: FixedPoint, values: Floats) -> Integers:

@@ -49,7 +49,7 @@ class Reading:
 
 
 AGGREGATE = "aggregate"
-#: what a defense does to gradients, on values (P, *shape) of P candidates; differentiable
+#: what a defense does to gradients, on values (N, *shape) of N gradients, each on its own; differentiable
 Transform = Callable[[Parameters], Parameters]
 
 
@@ -173,9 +173,17 @@ class Defense(Plugin):
         return sent[-1].payload
 
     def mimic(self, observed: Gradient, public: Public) -> Transform | None:
-        """What the scheme does to a gradient without drawing anything (clipping, pruning), as far as `observed` shows.
+        """What the scheme does to a client's gradient without drawing anything (pruning, rounding).
 
-        Adaptive attacks do the same to the gradients of their candidates before they compare. None: nothing.
+        As far as `observed` shows, which may be a mean over several clients. Adaptive attacks do the same to the
+        gradients of their candidates, client by client, before they compare. None: nothing.
+        """
+        return None
+
+    def mimic_records(self, observed: Gradient, public: Public) -> Transform | None:
+        """What the scheme does to each record's own gradient before a client takes the mean (clipping); None: nothing.
+
+        Needs a network without batch norm, where a record has a gradient of its own.
         """
         return None
 

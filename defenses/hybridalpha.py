@@ -206,7 +206,7 @@ class HybridAlpha(Encrypted, NoisyShare):
         count = self.code_count(me.public)
         if self.crypto == "real":
             with me.phase("Grad_Dec"):
-                totals = self._decrypted(me.public, key, {n: b["ciphertexts"] for n, b in updates.items()})
+                totals = self.decrypted(me.public, key, {n: b["ciphertexts"] for n, b in updates.items()})
         else:
             words = to_words(self.sealed_sum(me, list(updates.values()))) - to_words(key["pads"])
             totals = words.astype(np.int64)
@@ -214,13 +214,13 @@ class HybridAlpha(Encrypted, NoisyShare):
             if "sample" in key:
                 part = self.sample_size(me)
                 with me.sample("Grad_Dec", part):
-                    real = self._decrypted(me.public, key["sample"], {n: b["sample"] for n, b in updates.items()})
+                    real = self.decrypted(me.public, key["sample"], {n: b["sample"] for n, b in updates.items()})
                 if not np.array_equal(real, totals[:part]):
                     raise ProtocolError("the sample decrypts to another sum than the stand-in cipher")
         self.conclude(me, totals, len(updates))
 
-    def _decrypted(self, public: Public, key: Payload, blobs: Mapping[str, bytes]) -> Integers:
-        """Sums of codes from ciphertexts and a functional key."""
+    def decrypted(self, public: Public, key: Payload, blobs: Mapping[str, bytes]) -> Integers:
+        """Server: sums of codes from ciphertexts by client and a functional key; it opens any mixture that fits."""
         pairs = {public.clients.index(name): _pairs(blob) for name, blob in blobs.items()}
         count = len(next(iter(pairs.values())))
         z = from_blob(key["z"], SUM)
@@ -249,7 +249,7 @@ class HybridAlpha(Encrypted, NoisyShare):
                 slot = public.clients.index(name)
                 key = functional_key({slot: SlotKey(**held["master"][name])}, {slot: 1}, label, count)
                 packed: Payload = {"d": {str(slot): key.d[slot]}, "z": to_blob(key.z, SUM)}
-                found[name] = self._decrypted(public, packed, {name: body["ciphertexts"]})
+                found[name] = self.decrypted(public, packed, {name: body["ciphertexts"]})
             else:
                 own = client_key(held["sealing_master"], public.clients.index(name))
                 found[name] = (to_words(body["sealed"]) - pad(own, label, count)).astype(np.int64)

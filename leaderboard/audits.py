@@ -17,9 +17,12 @@ REFUTED, STANDS = "refuted", "not refuted"
 NO_CLAIM = "it claims no epsilon here"
 AUDIT = (
     Column("attack", "worst attack", help="the attack that proved the largest epsilon"),
-    Column("claimed", "ε claimed", digits=2, help="what the defense claims for what was audited: one round"),
-    Column("composed", "ε composed", digits=2, help="what the claim adds up to over the whole training"),
-    Column("audited", "ε audited", digits=2, help="the true ε is at least this, at 95 % confidence"),
+    Column("claimed", "ε claimed", digits=2, help="what the defense claims, of a round or of the whole training"),
+    Column(
+        "round", "ε of a round", digits=2, help="by the accountant, against this threat, if the noise were Gaussian"
+    ),
+    Column("composed", "ε composed", digits=2, help="the same over the whole training"),
+    Column("audited", "ε audited", digits=2, help="the true ε of a round is at least this, at 95 % confidence"),
     Column("ceiling", "provable at most", digits=2, help="the largest ε that so many trials could prove"),
     Column("trials", "trials", digits=0),
     Column("verdict", "the claim is", help="refuted where the audited epsilon exceeds the claimed one"),
@@ -64,15 +67,25 @@ def _attack(record: Record) -> Cell:
     return Cell(record.cell.attack.label, link=record.key, note=KNOWS if record.cell.adaptive else "")
 
 
+def _own_words(record: Record) -> str:
+    """What the defense itself says of its claim, where it says that it does not hold."""
+    claims = record.training.claims if record.training is not None else {}
+    return str(claims.get("reason", "")) if claims.get("dp_holds") is False else ""
+
+
 def _cells(record: Record) -> dict[str, Cell]:
     details, audited = record.scores["epsilon_lower"].details, _bound(record)
-    claimed = details.get("claimed")
-    trials = details.get("trials")
-    verdict = Cell(None, note=NO_CLAIM) if claimed is None else Cell(REFUTED if audited > claimed else STANDS)
+    claimed, trials = details.get("epsilon_claimed"), details.get("trials")
+    verdict = Cell(None, note=NO_CLAIM)
+    if claimed is not None:
+        # some schemes claim it against others than this threat, or not in earnest: then their own words stand beside
+        refuted = audited > claimed
+        verdict = Cell(REFUTED, note=_own_words(record)) if refuted else Cell(STANDS)
     return {
         "attack": _attack(record),
         "claimed": Cell(claimed, note="" if claimed is not None else NO_CLAIM),
-        "composed": Cell(details.get("composed")),
+        "round": Cell(details.get("epsilon_round")),
+        "composed": Cell(details.get("epsilon_composed")),
         "audited": Cell(audited, link=record.key),
         "ceiling": Cell(details.get("ceiling")),
         "trials": Cell(None if trials is None else int(trials)),

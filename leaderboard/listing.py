@@ -39,18 +39,21 @@ SCORES = {
         ),
     ),
     "extraction": (
-        Column("fidelity", "fidelity", digits=3),
-        Column("stolen_accuracy", "stolen accuracy", digits=3),
-        Column("canonical_distance", "distance", digits=3),
+        Column("fidelity", "fidelity", digits=3, help="share of test images on which it agrees with the true model"),
+        Column("stolen_accuracy", "accuracy of the stolen model", digits=3),
+        Column("canonical_distance", "distance of weights", digits=4, help="relative, up to the symmetry of ReLUs"),
     ),
     "audit": (
         Column("epsilon_lower", "ε audited", digits=3, help="the true ε is at least this, at 95 % confidence"),
-        *(Column(name, f"ε {name}", digits=3) for name in ("claimed", "composed", "ceiling")),
+        Column("epsilon_claimed", "ε claimed", digits=3),
+        Column("epsilon_round", "ε of a round", digits=3, help="by the accountant, if the noise were Gaussian"),
+        Column("epsilon_composed", "ε composed", digits=3),
+        Column("ceiling", "provable at most", digits=3),
         Column("trials", "trials", digits=0),
     ),
 }
 #: columns of an audit that stand in its score's details
-DETAILS = ("claimed", "composed", "ceiling", "trials")
+DETAILS = ("epsilon_claimed", "epsilon_round", "epsilon_composed", "ceiling", "trials")
 COST = (Column("seconds", "attack time", unit="s", digits=1),)
 
 

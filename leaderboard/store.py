@@ -85,6 +85,16 @@ class Run:
         current = {job.record_file.name for job in self.jobs}
         return sum(path.name not in current for path in (self.folder / "records").glob("*.json"))
 
+    @property
+    def records_folder(self) -> Path:
+        """Where records and reconstructions lie."""
+        return self.folder / "records"
+
+    @property
+    def report_folder(self) -> Path:
+        """Where the page goes."""
+        return self.folder / "report"
+
     def boards(self) -> list[Board]:
         """The rankings of this run, with the evidence behind them."""
         from leaderboard.tables import ranking_boards
@@ -118,11 +128,12 @@ def open_run(folder: Path) -> Run:
 def load_view(run: str | Path, threat: str, *, defense: str = "", dataset: str = "", seed: int | None = None) -> Any:
     """The view of a threat on a kept training of a run, for a notebook: `load_view("runs/quick", "server")`.
 
-    Without `defense`, `dataset` or `seed`, the first of the run is taken.
+    Without `defense`, `dataset` or `seed`, the first of the run is taken. The threat `server:active` opens a training
+    in which the server deviates, every other threat an honest one.
     """
     from datasets.loading import load_pool
     from federation.settings import client_name
-    from federation.view import parse_threat
+    from federation.view import ACTIVE, parse_threat
     from leaderboard.training import open_view, splits_of
 
     jobs = open_run(Path(run)).jobs
@@ -138,10 +149,12 @@ def load_view(run: str | Path, threat: str, *, defense: str = "", dataset: str =
         if defense in ("", job.training.defense.label)
         and dataset in ("", job.training.dataset.label)
         and seed in (None, job.training.seed)
+        and job.training.active == (threat == ACTIVE)
         and job.training_folder.is_dir()
     ]
     if not fits:
-        raise UserError(f"No finished training in {run} fits defense '{defense}', dataset '{dataset}', seed {seed}.")
+        wanted = f"threat '{threat}', defense '{defense}', dataset '{dataset}', seed {seed}"
+        raise UserError(f"No finished training in {run} fits {wanted}.")
     pool = load_pool(fits[0].make_dataset())
     shards = {client_name(i): pool.take(s) for i, s in enumerate(splits_of(fits[0], pool).shards)}
     return open_view(fits[0].training_folder, parse_threat(threat, len(shards)), shards)

@@ -72,7 +72,7 @@ class Place:
     @property
     def title(self) -> str:
         """The table's title, without the round."""
-        goal = {"batch": "Membership in a batch"}.get(self.about, self.goal.capitalize())
+        goal = {"batch": "Membership in the batch"}.get(self.about, self.goal.capitalize())
         return f"{goal}, {self.dataset}, threat {self.threat}"
 
 
@@ -134,7 +134,9 @@ def ranking_boards(records: Sequence[Record], control: str, gate: float) -> list
         groups.setdefault(place, []).append(record)
     boards = []
     for place, group in sorted(groups.items(), key=lambda item: item[0].order):
-        utility = utility_of(group, control, gate)
+        # of all goals and threats: a training is the same for all of them, but for those of an active server
+        trained = [record for record in records if record.cell.training.dataset.label == place.dataset]
+        utility = utility_of(trained, control, gate)
         boards.append(_audit(place, group, utility) if place.goal == "audit" else _ranked(place, group, utility))
     return boards
 

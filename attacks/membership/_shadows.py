@@ -198,7 +198,8 @@ def _key(knowledge: Knowledge, pool: ShadowPool) -> str:
         [[part.start, part.stop] for part in (pool.candidates, pool.own, pool.auxiliary)],
         pool.online,
         list(_observed(knowledge)),
-        source_digests([__name__, defense_file, model_file]),
+        knowledge.reading_key(),
+        source_digests([__name__, type(knowledge).__module__, defense_file, model_file]),
         torch.__version__,
     )
 

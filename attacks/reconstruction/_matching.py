@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
+from attacks._imitation import Imitation
 from attacks.base import Inversion, Knowledge
 from attacks.reconstruction._grouped import can_group, grouped_gradients
-from defenses.base import Transform
 from federation.payload import Parameters
 from federation.task import Task
 
@@ -22,7 +22,7 @@ class Matcher:
     Four ways to the same gradients (tests/attacks/test_matching.py): one problem alone by plain automatic
     differentiation; many on one model by `grouped_gradients`; many on models of their own, or through layers that
     cannot be grouped, by vmap; batch norm, whose statistics vmap cannot write, one after the other.
-    `transforms`, one a problem, imitate what a defense did to the gradients (adaptive attacks).
+    `imitations`, one a problem, do to the gradients what a defense did (adaptive attacks).
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class Matcher:
         labels: Tensor,
         restarts: int,
         device: str,
-        transforms: tuple[Transform | None, ...] | None = None,
+        imitations: tuple[Imitation | None, ...] | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> None:
         self.task = task
@@ -43,7 +43,10 @@ class Matcher:
         # of length one, so that tiny gradients (of a fitted model) are matched as well as large ones
         unit = raw / raw.norm(dim=1, keepdim=True).clamp(min=1e-300)
         self.targets = unit.to(device, dtype).repeat(restarts, 1)
-        self.transforms = transforms * restarts if transforms is not None else (None,) * (restarts * len(problems))
+        self.imitations = imitations * restarts if imitations is not None else (None,) * (restarts * len(problems))
+        needed = {i.parts if i is not None else 1 for i in self.imitations}
+        #: gradients a problem: one for all its images, or one for each of so many equal parts of them
+        self.parts = needed.pop() if len(needed) == 1 else labels.shape[1]
         first = problems[0].model
         self.shared = all(p.model is first or all(torch.equal(p.model[n], first[n]) for n in first) for p in problems)
         models = [first] if self.shared else [p.model for p in problems] * restarts
@@ -73,27 +76,32 @@ class Matcher:
 
     def _costs(self, images: Tensor, part: slice) -> Tensor:
         found = self._gradients(images, part)
-        transforms = self.transforms[part]
-        if any(t is not None for t in transforms):
-            found = self._transformed(found, transforms)
+        imitations = self.imitations[part]
+        if any(i is not None for i in imitations):
+            found = self._imitated(found, imitations)
         flat = torch.cat([g.flatten(1) for g in found], dim=1)
         dot = (flat * self.targets[part]).sum(1)
         found_costs: Tensor = 1 - dot / flat.norm(dim=1).clamp(min=1e-30)
         return found_costs
 
-    def _transformed(self, gradients: list[Tensor], transforms: tuple[Transform | None, ...]) -> list[Tensor]:
-        """Each problem's gradients through its own transform."""
-        names = self.task.parameter_names
-        rows = []
-        for index, transform in enumerate(transforms):
-            row = {name: g[index : index + 1] for name, g in zip(names, gradients, strict=True)}
-            rows.append(transform(row) if transform is not None else row)
+    def _imitated(self, gradients: list[Tensor], imitations: tuple[Imitation | None, ...]) -> list[Tensor]:
+        """Each problem's gradient (P, *shape), from those of its parts (P * parts, *shape)."""
+        names, plain = self.task.parameter_names, Imitation(1, 1, None, None)
+        pieces = zip(*(torch.split(g, self.parts) for g in gradients), strict=True)
+        rows = [
+            (imitation or plain)(dict(zip(names, piece, strict=True)))
+            for imitation, piece in zip(imitations, pieces, strict=True)
+        ]
         return [torch.cat([row[name] for row in rows]) for name in names]
 
     def _gradients(self, images: Tensor, part: slice) -> list[Tensor]:
-        """Per-problem parameter gradients, each (P, *shape of the parameter)."""
+        """Parameter gradients of every problem's parts, each (P * parts, *shape of the parameter)."""
         labels, names = self.labels[part], self.task.parameter_names
         models = self.models if self.shared else {name: t[part] for name, t in self.models.items()}
+        if self.parts > 1:
+            images, labels = (t.reshape(len(t) * self.parts, -1, *t.shape[2:]) for t in (images, labels))
+            if not self.shared:
+                models = {name: t.repeat_interleave(self.parts, 0) for name, t in models.items()}
         if len(images) == 1 or self.task.buffer_names:
             rows = [
                 self._one(models if self.shared else {n: t[i] for n, t in models.items()}, x, y)

@@ -85,16 +85,16 @@ class Analytic(ReconstructionAttack):
         _check_layer(knowledge.task, problems)
         images, residuals, late, apart = [], [], 0, 0
         for index, problem in enumerate(problems):
-            late += knowledge.time_left() <= 0
             found = self._solve(knowledge, problem) if knowledge.time_left() > 0 else None
             residuals.append(found.residual if found is not None else 1.0)
+            late += residuals[-1] > self.tolerance and knowledge.time_left() <= 0
             apart += found is not None
             images.append(_images(knowledge, problem, found))
             knowledge.progress(f"problem {index + 1} of {len(problems)}: residual {residuals[-1]:.2g}")
         inconsistent = sum(r > self.tolerance for r in residuals)
         flags = gradient_flags(problems)
         if late:
-            flags.append(f"{STOPPED} before {late} of {len(problems)} problems")
+            flags.append(f"{STOPPED} in {late} of {len(problems)} problems")
         if inconsistent:
             flags.append(f"not consistent with the gradient: {inconsistent} of {len(problems)} problems")
         if apart < len(problems):

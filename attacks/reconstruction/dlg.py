@@ -13,6 +13,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from attacks._imitation import Imitation
 from attacks.base import (
     STOPPED,
     GradientMatching,
@@ -22,7 +23,6 @@ from attacks.base import (
     ReconstructionTask,
     gradient_flags,
 )
-from defenses.base import Transform
 
 #: an optimisation is over when starting again from its best point lowers the distance by less than this share
 STALLED = 0.01
@@ -88,10 +88,10 @@ class Dlg(GradientMatching):
         """Invert every problem on its own."""
         problems = task.problems(knowledge)
         images, costs, late = [], [], 0
-        transforms = self.transforms(knowledge, problems) or (None,) * len(problems)
-        for index, (problem, transform) in enumerate(zip(problems, transforms, strict=True)):
+        imitations = self.imitations(knowledge, problems) or (None,) * len(problems)
+        for index, (problem, imitation) in enumerate(zip(problems, imitations, strict=True)):
             left = max(0.0, knowledge.time_left()) / (len(problems) - index)  # each problem its share
-            best = self._invert(replace(knowledge, deadline=time.monotonic() + left), problem, transform)
+            best = self._invert(replace(knowledge, deadline=time.monotonic() + left), problem, imitation)
             late += best.stopped
             images.append(_images(knowledge, best.inputs).cpu())
             # no starting point may have had a distance at all: a model or gradient without numbers
@@ -105,13 +105,13 @@ class Dlg(GradientMatching):
             flags.append(f"not converged: relative distance above {UNSOLVED} in {stuck} of {len(problems)} problems")
         return ReconstructionAnswer(tuple(images), tuple(flags), {"matching_cost": sum(costs) / len(costs)})
 
-    def _invert(self, knowledge: Knowledge, problem: Inversion, transform: Transform | None) -> _Best:
+    def _invert(self, knowledge: Knowledge, problem: Inversion, imitation: Imitation | None) -> _Best:
         """The best of all restarts."""
         generator = knowledge.generator_for(problem, "start")
         records, classes = problem.gradient.records, knowledge.public.classes
         labels = self.labels_for(knowledge, problem)
         fixed = one_hot(labels, classes).float().to(knowledge.device) if labels is not None else None
-        distance = _distance(knowledge, problem, transform)
+        distance = _distance(knowledge, problem, imitation)
         found = []
         for _ in range(self.restarts):
             start = SPREAD * torch.randn(records, *knowledge.public.shape, generator=generator)
@@ -162,21 +162,28 @@ def _lbfgs(distance: Distance, best: _Best, fixed: Tensor | None) -> tuple[torch
     return optimiser, closure
 
 
-def _distance(knowledge: Knowledge, problem: Inversion, transform: Transform | None) -> Distance:
+def _distance(knowledge: Knowledge, problem: Inversion, imitation: Imitation | None) -> Distance:
     """The function that is minimised, of network inputs in the model's normalised space."""
     task, device = knowledge.task, knowledge.device
     model = {n: v.float().to(device) if v.is_floating_point() else v.to(device) for n, v in problem.model.items()}
     target = [problem.gradient.values[name].float().to(device) for name in task.parameter_names]
     size = torch.stack([t.square().sum() for t in target]).sum().clamp(min=1e-30)
 
-    def distance(inputs: Tensor, labels: Tensor) -> Tensor:
+    def gradient(inputs: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
         weights = {name: model[name].detach().requires_grad_() for name in task.parameter_names}
         buffers = {name: model[name].clone() for name in task.buffer_names}
         logits = task.logits({**weights, **buffers}, _images(knowledge, inputs), train=True)
-        made = torch.autograd.grad(task.loss(logits, labels), list(weights.values()), create_graph=True)
-        if transform is not None:  # it works on values of several problems: this is one
-            changed = transform({n: m[None] for n, m in zip(weights, made, strict=True)})
-            made = tuple(changed[name][0] for name in weights)
+        return torch.autograd.grad(task.loss(logits, labels), list(weights.values()), create_graph=True)
+
+    def distance(inputs: Tensor, labels: Tensor) -> Tensor:
+        if imitation is None:
+            made = gradient(inputs, labels)
+        else:
+            pieces = zip(inputs.chunk(imitation.parts), labels.chunk(imitation.parts), strict=True)
+            columns = zip(*(gradient(x, y) for x, y in pieces), strict=True)
+            stacked = {n: torch.stack(column) for n, column in zip(task.parameter_names, columns, strict=True)}
+            imitated = imitation(stacked)
+            made = tuple(imitated[name][0] for name in task.parameter_names)
         total = torch.stack([(m - t).square().sum() for m, t in zip(made, target, strict=True)]).sum()
         return total / size
 

@@ -243,8 +243,8 @@ class Gifd(GradientMatching):
         knowledge = search.knowledge
         informed = self.generator == "trained"  # in the strict setting labels too come without auxiliary images
         labels = torch.stack([labels_of(knowledge, problem, auxiliary=informed) for problem in problems])
-        transforms = self.transforms(knowledge, problems)
-        matcher = partial(Matcher, knowledge.task, problems, labels, device=knowledge.device, transforms=transforms)
+        imitations = self.imitations(knowledge, problems)
+        matcher = partial(Matcher, knowledge.task, problems, labels, device=knowledge.device, imitations=imitations)
         start = _codes(knowledge, problems, self.restarts, self.latent)
         tried = search(
             matcher(restarts=self.restarts), start, generator.image, on_sphere, self.learning_rate, "latent code"

@@ -83,7 +83,7 @@ class InvertingGradients(GradientMatching):
             torch.stack(labels),
             self.restarts,
             knowledge.device,
-            self.transforms(knowledge, problems),
+            self.imitations(knowledge, problems),
         )
         best = self._descend(knowledge, matcher, starting_points(knowledge, problems, self.restarts))
         images, costs = self._pick(best)

@@ -15,6 +15,17 @@ from federation.payload import Parameters
 from federation.settings import Public
 
 
+def clipping(bound: float) -> Transform:
+    """Gradients (N, *shape) scaled by min(1, B / ||g||), each by its own norm over all parameters."""
+
+    def clipped(gradients: Parameters) -> Parameters:
+        squares = torch.stack([value.flatten(1).square().sum(1) for value in gradients.values()])
+        factors = (bound / squares.sum(0).sqrt().clamp(min=1e-12)).clamp(max=1.0)
+        return {n: v * factors.view(-1, *([1] * (v.ndim - 1))) for n, v in gradients.items()}
+
+    return clipped
+
+
 class Budget(Settings):
     """A privacy budget: epsilon and delta, and what a neighbouring data set is.
 
@@ -39,18 +50,9 @@ class Budget(Settings):
         batches = max(1, min(public.shard_sizes) // public.training.batch_size)
         return math.ceil(public.total_rounds / batches)
 
-    def mimic(self, observed: Gradient, public: Public) -> Transform | None:
-        """One record's gradient is scaled down to norm B; the mean over several cannot be clipped as a whole."""
-        if self.clip is None or observed.records != 1:
-            return None
-        bound = self.clip
-
-        def clipped(candidates: Parameters) -> Parameters:
-            squares = torch.stack([value.flatten(1).square().sum(1) for value in candidates.values()])
-            factors = (bound / squares.sum(0).sqrt().clamp(min=1e-12)).clamp(max=1.0)
-            return {n: v * factors.view(-1, *([1] * (v.ndim - 1))) for n, v in candidates.items()}
-
-        return clipped
+    def mimic_records(self, observed: Gradient, public: Public) -> Transform | None:
+        """Each record's gradient is scaled down to norm B."""
+        return None if self.clip is None else clipping(self.clip)
 
     def holds(self) -> dict[str, Any]:
         """Whether the budget is one of differential privacy, given that all noise is Gaussian."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
@@ -10,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from attacks.base import Inversion, Knowledge, ReconstructionAnswer, ReconstructionTask
+from attacks.base import STOPPED, Inversion, Knowledge, ReconstructionAnswer, ReconstructionTask
 from attacks.reconstruction._disaggregation import factorisations, has_rank
 from attacks.reconstruction.analytic import Analytic
 from core.errors import Unsupported
@@ -36,16 +38,25 @@ def world_with(bias: bool, model: str = "mlp") -> World:
 
 
 def attacked(
-    world: World, batch: LabelledImages, *, noise: float = 0.0, weights: Tensor | None = None
+    world: World,
+    batch: LabelledImages,
+    *,
+    noise: float = 0.0,
+    weights: Tensor | None = None,
+    attack: Analytic = Analytic(samples=40_000),  # noqa: B008
+    seconds: float | None = None,
+    copies: int = 1,
+    progress: Callable[[str], None] = lambda line: None,
 ) -> ReconstructionAnswer:
-    knowledge = Knowledge(world.view("server"), FedAvg(), world.auxiliary, 3)
+    deadline = None if seconds is None else time.monotonic() + seconds
+    knowledge = Knowledge(world.view("server"), FedAvg(), world.auxiliary, 3, progress=progress, deadline=deadline)
     model = knowledge.task.initial(1)
     gradient, _ = knowledge.task.gradient(model, batch.images, batch.labels, weights)
     generator = torch.Generator().manual_seed(0)
     seen = {n: g + noise * g.abs().max() * torch.randn(g.shape, generator=generator) for n, g in gradient.items()}
     problem = Inversion(model, Gradient(seen, 1, len(batch)), None)
-    return Analytic(samples=40_000).reconstruct(
-        knowledge, GivenTask("first", 0, 1, len(batch), None, (len(batch),), (problem,))
+    return attack.reconstruct(
+        knowledge, GivenTask("first", 0, copies, len(batch), None, (len(batch),) * copies, (problem,) * copies)
     )
 
 
@@ -88,6 +99,37 @@ def test_a_zero_gradient_gets_the_mean_image_and_a_flag() -> None:
     answer = attacked(world, batch, weights=torch.zeros(2))
     assert "gradient all zero" in answer.flags
     torch.testing.assert_close(answer.images[0][0], world.auxiliary.images.mean(0))
+
+
+def test_at_a_deadline_the_best_so_far_is_returned() -> None:
+    """No answer is exact enough for this tolerance: the search goes on until its time ends, and keeps what it has."""
+    world = world_with(bias=False)
+    batch = world.unseen.select(torch.arange(4))
+    picky = Analytic(samples=10**9, tolerance=1e-30)
+    started = time.monotonic()
+    answer = attacked(world, batch, attack=picky, seconds=2)
+    assert time.monotonic() - started < 30  # generous: machines stall; without the limit it would take hours
+    assert f"{STOPPED} in 1 of 1 problems" in answer.flags
+    assert float(errors(answer, batch).max()) < 1e-3
+
+
+def test_what_was_not_begun_before_the_deadline_gets_the_mean_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = world_with(bias=False)
+    batch = world.unseen.select(torch.arange(1))
+    late = attacked(world, batch, seconds=-1, copies=2)
+    assert f"{STOPPED} in 2 of 2 problems" in late.flags
+    assert all(torch.equal(images[0], world.auxiliary.images.mean(0)) for images in late.images)
+    solved: list[str] = []  # the clock stands until the first problem is reported
+    monkeypatch.setattr(Knowledge, "time_left", lambda self: -1.0 if solved else 1.0)
+    half = attacked(world, batch, copies=2, progress=solved.append)
+    assert f"{STOPPED} in 1 of 2 problems" in half.flags
+    assert float(errors(half, batch).max()) < 1e-3
+    assert torch.equal(half.images[1][0], world.auxiliary.images.mean(0))
+
+
+def test_an_answer_before_the_deadline_is_not_flagged() -> None:
+    world = world_with(bias=False)
+    assert attacked(world, world.unseen.select(torch.arange(4)), seconds=3600).flags == ()
 
 
 def test_where_it_cannot_work_the_cell_is_skipped() -> None:

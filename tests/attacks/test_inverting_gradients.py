@@ -192,7 +192,7 @@ def test_the_adaptive_form_does_to_candidates_what_the_defense_does(world: World
     assert not plain.adaptive
     truth = world.shards["client:0"].select(torch.arange(4))
     costs = [
-        Matcher(knowledge.task, sent, truth.labels[:, None], 1, "cpu", attack.transforms(against, sent)).costs(
+        Matcher(knowledge.task, sent, truth.labels[:, None], 1, "cpu", attack.imitations(against, sent)).costs(
             truth.images[:, None]
         )
         for attack in (plain, adaptive)

@@ -9,11 +9,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from attacks._imitation import Imitation
 from attacks.base import Inversion
 from attacks.reconstruction import _matching
 from attacks.reconstruction._grouped import can_group, grouped_gradients
 from attacks.reconstruction._matching import Matcher
 from defenses.base import Gradient
+from defenses.noise.budget import clipping
 from federation.payload import Parameters
 from federation.settings import Public, Training
 from federation.task import Task, task_of
@@ -202,7 +204,7 @@ def test_dilated_convolutions_are_grouped_rightly() -> None:
             assert torch.allclose(stack[i], wanted[name], atol=1e-5)
 
 
-def test_a_transform_is_applied_to_its_own_problem_alone() -> None:
+def test_an_imitation_is_applied_to_its_own_problem_alone() -> None:
     """Half of the problems are pruned where the observed gradient is zero: the truth costs nothing only if imitated."""
     task = task_for("convnet", {"width": 3})
     problems, labels, _ = made(task, 2, 1)
@@ -215,9 +217,75 @@ def test_a_transform_is_applied_to_its_own_problem_alone() -> None:
     pruned = Gradient(prune(problems[1].gradient.values), 1, 1)
     mixed = (problems[0], Inversion(problems[1].model, pruned, None))
     plain = Matcher(task, mixed, labels, 1, "cpu").costs(images)
-    told = Matcher(task, mixed, labels, 1, "cpu", (None, prune)).costs(images)
+    told = Matcher(task, mixed, labels, 1, "cpu", (None, Imitation(1, 1, None, prune))).costs(images)
     assert float(plain[0]) == pytest.approx(0, abs=1e-5)
     assert float(told[0]) == pytest.approx(0, abs=1e-5)
     assert float(told[1]) == pytest.approx(0, abs=1e-5)
     assert float(plain[1]) > 1e-3
     assert math.isfinite(float(told.sum()))
+
+
+def clipped_mean(task: Task, model: Parameters, images: Tensor, labels: Tensor, bound: float) -> Parameters:
+    """1/M sum_b min(1, B / ||g_b||) g_b, record by record."""
+    found: Parameters = {}
+    for image, label in zip(images, labels, strict=True):
+        gradient, _ = task.gradient(model, image[None], label[None])
+        size = torch.cat([g.flatten() for g in gradient.values()]).norm()
+        for name, g in gradient.items():
+            found[name] = found.get(name, 0) + min(1.0, bound / float(size)) * g / len(images)
+    return found
+
+
+@pytest.mark.parametrize("models", [1, 2])
+@pytest.mark.parametrize("grouped", [True, False])
+def test_clipping_inside_a_batch_is_imitated_on_every_way(grouped: bool, models: int) -> None:
+    """The truth costs nothing, and the image gradient is that of finite differences, weights included."""
+    task = task_for("convnet", {"width": 3})
+    records, bound = 3, 0.7  # some are clipped, some are not
+    problems, labels, images = made(task, 2, records, models)
+    clipped = tuple(
+        Inversion(p.model, Gradient(clipped_mean(task, p.model, x, y, bound), 1, records), None)
+        for p, x, y in zip(problems, images, labels, strict=True)
+    )
+    imitation = Imitation(1, records, clipping(bound), None)
+    plain, told = (
+        Matcher(task, clipped, labels, 1, "cpu", tuple(i for _ in clipped) if i else None, torch.float64)
+        for i in (None, imitation)
+    )
+    told.grouped = told.grouped and grouped
+    assert float(told.costs(images.double()).max()) < 1e-10
+    assert float(plain.costs(images.double()).min()) > 1e-4
+    start = images.double().roll(1, 0)
+    _, slope = told.slopes(start)
+    direction = torch.randn(start.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    step = 1e-6 * direction
+    difference = (told.costs(start + step) - told.costs(start - step)).sum() / 2e-6
+    assert float((slope * direction).sum()) == pytest.approx(float(difference), rel=1e-4)
+
+
+def test_imitations_that_need_different_parts_go_together() -> None:
+    """One problem is clipped by record, one rounded by client, one sent as it is."""
+    task = task_for("mlp", {"hidden": [12]})
+    problems, labels, images = made(task, 3, 4)
+    model = problems[0].model
+    clients = [task.gradient(model, images[1, i : i + 2], labels[1, i : i + 2])[0] for i in (0, 2)]
+    rounded = {n: torch.stack([(c[n] / 0.1).round() * 0.1 for c in clients]).mean(0) for n in clients[0]}
+    sent = (
+        Gradient(clipped_mean(task, model, images[0], labels[0], 1.0), 1, 4),
+        Gradient(rounded, 2, 4),
+        Gradient(task.gradient(model, images[2], labels[2])[0], 1, 4),
+    )
+    imitations = (
+        Imitation(1, 4, clipping(1.0), None),
+        Imitation(
+            2, 4, None, lambda values: {n: v + ((v / 0.1).round() * 0.1 - v).detach() for n, v in values.items()}
+        ),
+        None,
+    )
+    mixed = tuple(Inversion(model, gradient, None) for gradient in sent)
+    assert float(Matcher(task, mixed, labels, 1, "cpu", imitations).costs(images).abs().max()) < 1e-5
+    plain = Matcher(task, mixed, labels, 1, "cpu").costs(images)
+    assert float(plain[:2].min()) > 1e-3
+    assert bool(
+        Matcher(task, mixed, labels, 1, "cpu", imitations).slopes(1 - images)[1].abs().flatten(1).sum(1).gt(0).all()
+    )

@@ -176,7 +176,12 @@ def audit(
 ) -> Record:
     """A record of an audit with this lower bound of epsilon."""
     place = cell(defense, attack, "audit", threat, "first", seed, adaptive)
-    known = {"claimed": 3.0, "composed": 40.0, "ceiling": 6.5, "trials": 2000.0} if details is None else details
+    known = details
+    if known is None:
+        known = {
+            **{"epsilon_claimed": 3.0, "epsilon_round": 3.1, "epsilon_composed": 40.0},
+            **{"ceiling": 6.5, "trials": 2000.0},
+        }
     reason = "" if audited is not None else "too few trials"
     return Record(
         key=place.slug,

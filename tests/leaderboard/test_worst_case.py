@@ -129,7 +129,7 @@ def test_membership_in_a_batch_needs_no_gap_and_has_a_table_of_its_own() -> None
     batch = {"about": "batch", "moment": "first", "threat": "server"}
     records = [gapped("fedavg", 3, 0.9, 0.9, **batch), gapped("dp", 1, 0.9, 0.9, **batch)]
     table = only_table(records)
-    assert table.title == "Membership in a batch, digits, threat server, first round"
+    assert table.title == "Membership in the batch, digits, threat server, first round"
     assert ranking(table) == {"dp": 1, "fedavg": 2}
     both = ranking_tables([*records, gapped("fedavg", 3, 0.9, 0.99, threat="server")], "fedavg", 0.9)
     assert [table.title for table in both] == ["Membership, digits, threat server", table.title]
@@ -205,9 +205,18 @@ def test_a_claim_is_refuted_where_the_audit_exceeds_it() -> None:
     assert {name: cell.value for name, cell in found.items()} == {"fedavg": None, "ldp": STANDS, "mp-dp": REFUTED}
     assert found["fedavg"].note == "it claims no epsilon here"
     cells = rows(table)["mp-dp"].cells
-    shown = [cells[name].value for name in ("claimed", "composed", "audited", "ceiling", "trials")]
-    assert shown == [3.0, 40.0, 5.0, 6.5, 2000]
+    shown = [cells[name].value for name in ("claimed", "round", "composed", "audited", "ceiling", "trials")]
+    assert shown == [3.0, 3.1, 40.0, 5.0, 6.5, 2000]
     assert "rank" not in cells
+
+
+def test_a_refuted_claim_stands_beside_what_the_defense_itself_says_of_it() -> None:
+    made = audit("cdp", audited=5.0)
+    assert made.training is not None
+    claims = {"dp_holds": False, "reason": "only if the server is trusted"}
+    record = made.model_copy(update={"training": made.training.model_copy(update={"claims": claims})})
+    verdict = rows(only_table([record]))["cdp"].cells["verdict"]
+    assert (verdict.value, verdict.note) == (REFUTED, "only if the server is trusted")
 
 
 def test_of_several_seeds_the_median_bound_is_shown_and_of_attacks_the_largest() -> None:
@@ -255,5 +264,7 @@ def test_every_goal_has_its_list_of_cells() -> None:
     lists = {table.title: table.rows[0].cells for table in cell_tables(everything())}
     assert lists["All cells: extraction"]["fidelity"].value == 1.0
     assert lists["All cells: membership"]["about"].value == "training"
-    bounds = [lists["All cells: audit"][name].value for name in ("epsilon_lower", "claimed", "ceiling", "trials")]
+    bounds = [
+        lists["All cells: audit"][name].value for name in ("epsilon_lower", "epsilon_claimed", "ceiling", "trials")
+    ]
     assert bounds == [5.0, 3.0, 6.5, 2000]
