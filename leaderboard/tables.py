@@ -76,6 +76,12 @@ class Place:
         return f"{goal}, {self.dataset}, threat {self.threat}"
 
 
+def place_of(record: Record) -> Place:
+    """The table that a record belongs to."""
+    cell = record.cell
+    return Place(cell.training.dataset.label, cell.goal, cell.about, cell.threat)
+
+
 @dataclass(frozen=True)
 class Board:
     """A table with what figures need beside it: its place, whether it ranks, and the evidence behind its rows."""
@@ -129,16 +135,30 @@ def ranking_boards(records: Sequence[Record], control: str, gate: float) -> list
     """The tables with the evidence behind them, in a fixed order."""
     groups: dict[Place, list[Record]] = {}
     for record in records:
-        cell = record.cell
-        place = Place(cell.training.dataset.label, cell.goal, cell.about, cell.threat)
-        groups.setdefault(place, []).append(record)
+        groups.setdefault(place_of(record), []).append(record)
     boards = []
     for place, group in sorted(groups.items(), key=lambda item: item[0].order):
         # of all goals and threats: a training is the same for all of them, but for those of an active server
         trained = [record for record in records if record.cell.training.dataset.label == place.dataset]
         utility = utility_of(trained, control, gate)
+        group = _with_control(place, group, records, control)
         boards.append(_audit(place, group, utility) if place.goal == "audit" else _ranked(place, group, utility))
     return boards
+
+
+def _with_control(place: Place, group: list[Record], records: Sequence[Record], control: str) -> list[Record]:
+    """The records of a table; where the server is active, the control's are those of its honest server.
+
+    Nothing is hidden from that server, so there is nothing that it could gain by deviating.
+    """
+    if place.threat != "server:active":
+        return group
+    of_control = [r for r in group if r.cell.training.defense.label == control]
+    if any(record.status == "ok" for record in of_control):
+        return group
+    honest = replace(place, threat="server")
+    borrowed = [r for r in records if place_of(r) == honest and r.cell.training.defense.label == control]
+    return [r for r in group if r not in of_control] + borrowed
 
 
 def _by_defense(records: Sequence[Record]) -> dict[str, list[Record]]:

@@ -268,3 +268,18 @@ def test_every_goal_has_its_list_of_cells() -> None:
         lists["All cells: audit"][name].value for name in ("epsilon_lower", "epsilon_claimed", "ceiling", "trials")
     ]
     assert bounds == [5.0, 3.0, 6.5, 2000]
+
+
+def under(threat: str, *records: Record) -> list[Record]:
+    return [r.model_copy(update={"cell": r.cell.model_copy(update={"threat": threat})}) for r in records]
+
+
+def test_the_control_of_an_active_server_is_the_one_that_is_honest() -> None:
+    """Nothing is hidden from it, so it has no strategy; without its row nobody could be ranked."""
+    skipped = [
+        r.model_copy(update={"status": "skipped", "scores": {}}) for r in under("server:active", *defended("fedavg", 9))
+    ]
+    active = under("server:active", *defended("mp-dp", 5), *defended("ldp", 2))
+    tables = ranking_tables([*defended("fedavg", 9), *skipped, *active], "fedavg", 0.9)
+    (found,) = (table for table in tables if "server:active" in table.title)
+    assert ranking(found) == {"ldp": 1, "mp-dp": 2, "fedavg": 3}
