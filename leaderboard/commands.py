@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import os
 import shutil
 import subprocess
@@ -141,8 +140,10 @@ def new(args: argparse.Namespace) -> int:
 def check(args: argparse.Namespace) -> int:
     """`check`: the contract tests of all plugins, on those of one file."""
     found = registry.load_file(args.plugin)
-    if importlib.util.find_spec("pytest") is None:
-        raise UserError("`check` needs the development tools: `make test` installs them.")
+    try:
+        import pytest  # noqa: F401
+    except ImportError:
+        raise UserError("`check` needs the development tools: `make test` installs them.") from None
     print("checking " + ", ".join(f"{entry['kind']} '{entry['name']}'" for entry in found), flush=True)
     command = [sys.executable, "-m", "pytest", "tests/contract", "-p", "no:cacheprovider", "--no-header"]
     env = {**os.environ, "LEAKBOARD_CHECK": str(Path(args.plugin).resolve())}

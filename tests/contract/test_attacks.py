@@ -13,6 +13,8 @@ import torch
 from attacks.base import (
     STOPPED,
     Attack,
+    AuditAttack,
+    AuditTask,
     ExtractionAttack,
     ExtractionTask,
     Inversion,
@@ -226,6 +228,33 @@ def test_only_the_first_probe_of_the_round_counts(hidden_model: World, name: str
     whole = attack.extract(Knowledge(view, hidden_model.defense, hidden_model.auxiliary, 5), task)
     part = attack.extract(Knowledge(cut, hidden_model.defense, hidden_model.auxiliary, 5), task)
     assert all(torch.equal(a, b) for a, b in zip(tensors_of(whole), tensors_of(part), strict=True))
+
+
+# --- audit: two worlds ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", attack_names("audit"))
+def test_an_audit_scores_every_trial_and_tells_worlds_apart_without_a_defense(world: World, name: str) -> None:
+    """Probe i runs on the victim's record i, so trial 0 is of world 0 and trial 1 of world 1; nobody says so."""
+    attack = small(name)
+    assert isinstance(attack, AuditAttack)
+    assert attack.summary()
+    assert attack.citation
+    known = knowledge(world, "server")
+    first, second = (world.shards["client:0"].select(torch.tensor([i])) for i in range(2))
+    task = AuditTask((first, second), replace(known.view, observations=known.view.of_kind("probe", 2)))
+    before = fingerprint(known)
+
+    torch.manual_seed(1)
+    answer = attack.distinguish(known, task)
+    torch.manual_seed(2)
+    again = attack.distinguish(known, task)
+
+    check_answer(answer, task, world.outcome.public)
+    assert len(answer.scores) == len(task.trials) == 2
+    assert torch.equal(answer.scores, again.scores)
+    assert fingerprint(known) == before, "the attack changed its view"
+    assert answer.scores[0] < answer.scores[1]
 
 
 # --- reconstruction: other problems than one record of one client ------------------------------

@@ -12,6 +12,7 @@ from core.errors import UserError
 from leaderboard.jobs import Job
 from leaderboard.phases import phase_tables
 from leaderboard.plan import Options, Plan, make_plan
+from leaderboard.publishing import _suite_of
 from leaderboard.record import Record
 from leaderboard.store import load_view, open_run
 from leaderboard.utility import utility_of
@@ -121,6 +122,8 @@ def test_a_run_with_an_active_server(tmp_path: Path, plugin: Path) -> None:
         for row in table.rows:
             assert row.cells["accuracy"].value == pytest.approx(100 * (honest.training.accuracy or 0)), table.title
     registry.load_file(str(plugin))
+    again = make_plan(_suite_of(active, ""), Options(run=tmp_path / "again", plugin_files=(str(plugin),)))
+    assert active.cell in [job.cell for job in again.cells]  # verifying it runs the deviating server too
     first, last = (
         [o.messages[0].payload["model"]["1.weight"] for o in load_view(folder, threat, defense="stubborn").of_kind(k)]
         for threat, k in (("server:active", "train"), ("server:active", "final"))

@@ -11,6 +11,8 @@ from core.errors import UserError
 from datasets.loading import load_pool
 from federation.settings import VICTIM
 from federation.task import task_of
+from leaderboard.plan import Options, make_plan
+from leaderboard.publishing import _suite_of
 from leaderboard.record import Record
 from leaderboard.store import load_view, open_run
 from leaderboard.tables import ranking_tables
@@ -104,6 +106,13 @@ def test_it_has_a_table_of_its_own(found: Found) -> None:
     assert len(titles) == 2
     assert titles[0] == "Membership, digits, threat server"
     assert titles[1].startswith("Membership in the batch, digits, threat server, ")
+
+
+@pytest.mark.slow
+def test_verifying_such_a_record_asks_the_same_question(found: Found, tmp_path: Path) -> None:
+    record = found[1]["in-batch", "last"]
+    plan = make_plan(_suite_of(record, ""), Options(run=tmp_path))
+    assert record.cell in [job.cell for job in plan.cells]
 
 
 def in_batch(attack: str, moment: str, scores: list[float], first_target: int) -> Record:
