@@ -42,7 +42,7 @@ class PhiMembership(BatchMembership):
         """Phi of everybody whose Phi the server can read in this round."""
         defense = knowledge.defense
         if not isinstance(defense, ModelPerturbation):
-            raise Unsupported(f"the defense {defense.name} sends no Phi")
+            raise Unsupported(f"the defense '{defense.name}' sends no Phi")
         found = {}
         for observation in knowledge.view.of_kind("train", round_index):
             for owner, parts in defense.clean_parts(observation, knowledge.public).items():

@@ -26,8 +26,6 @@ from federation.oracle import CHUNK
 from federation.payload import Parameters
 from federation.task import Task
 
-#: the cost in log-likelihood of being out of a uniform law's bounds by as much as other people's records usually are
-PENALTY = 20.0
 #: relative rounding of what a float32 client sends: noise that is always there
 ROUNDING = 1e-6
 
@@ -65,6 +63,12 @@ class Law:
         if self.bound is None:
             return gradients.new_zeros(len(gradients))
         return ((gradients - self.observed).abs() / self.bound - 1).clamp(min=0).sum(1)
+
+    def outside(self, gradients: Tensor) -> Tensor:
+        """How many values (N,) of gradients are out of bounds."""
+        if self.bound is None:
+            return gradients.new_zeros(len(gradients))
+        return ((gradients - self.observed).abs() > self.bound).sum(1).to(gradients)
 
 
 def law_of(task: Task, problem: Inversion, noise: Noise, clip: float | None, device: str) -> Law:
@@ -119,20 +123,24 @@ ENOUGH = 100.0
 
 @dataclass(frozen=True)
 class Scales:
-    """What the gradients of other people's records are like under a problem's law (over all its rounds)."""
+    """What the gradients of other people's records are like under a problem's law (over all its rounds), on average.
+
+    `energy`, `excess` and values `outside` as `Law` defines them.
+    """
 
     energy: float
     excess: float
+    outside: float
 
     @property
     def informative(self) -> bool:
         """Whether the noise leaves anything to know: an energy below 1 moves a log-likelihood by less than 1."""
-        return self.energy >= 1 or self.excess > 0
+        return self.energy >= 1 or self.outside >= 1
 
     def cost(self, law: Law, gradients: Tensor) -> Tensor:
         """The cost (N,) of gradients (N, D)."""
         if law.bound is not None:
-            return law.excess(gradients) / max(self.excess, 1e-6)
+            return law.excess(gradients) / max(self.excess, 1e-30)
         return min(1.0, self.energy / ENOUGH) * law.misfit(gradients) / max(self.energy, 1e-30)
 
 
@@ -169,12 +177,17 @@ class Joint:
 
 @dataclass(frozen=True)
 class References:
-    """Other people's records under the laws of some problems: log-likelihoods and energies and excesses (P, N)."""
+    """Other people's records under the laws of some problems: what `Law` says of each (P, N).
+
+    The log-likelihood of uniform noise is taken as minus the number of values out of bounds: infinite would leave none,
+    since no reference is the record itself.
+    """
 
     records: LabelledImages
     likelihood: Tensor
     energy: Tensor
     excess: Tensor
+    outside: Tensor
 
     def plus(self, other: References) -> References:
         """The same records, seen once more (another round)."""
@@ -183,12 +196,13 @@ class References:
             self.likelihood + other.likelihood,
             self.energy + other.energy,
             self.excess + other.excess,
+            self.outside + other.outside,
         )
 
     def scales(self) -> tuple[Scales, ...]:
         """The means over the records."""
-        rows = zip(self.energy, self.excess, strict=True)
-        return tuple(Scales(float(energy.mean()), float(excess.mean())) for energy, excess in rows)
+        rows = torch.stack([self.energy, self.excess, self.outside]).mean(2).T.tolist()
+        return tuple(Scales(*row) for row in rows)
 
     def label(self, problem: int, classes: int) -> Tensor:
         """The likeliest label (1,) of a single record: by the mean likelihood of the records that have it."""
@@ -224,9 +238,8 @@ def references(knowledge: Knowledge, model: Parameters, laws: tuple[Law, ...], c
         rows = []
         for law in laws:
             own = law.clipped(plain)
-            rows.append(torch.stack([law.misfit(own), law.energy(own), law.excess(own)]))
-        columns.append(torch.stack(rows, dim=1).cpu())  # (3, P, n)
-    misfit, energy, excess = torch.cat(columns, dim=2).double()
+            rows.append(torch.stack([law.misfit(own), law.energy(own), law.excess(own), law.outside(own)]))
+        columns.append(torch.stack(rows, dim=1).cpu())  # (4, P, n)
+    misfit, energy, excess, outside = torch.cat(columns, dim=2).double()
     bounded = torch.tensor([law.bound is not None for law in laws])[:, None]
-    outside = PENALTY * excess / excess.mean(1, keepdim=True).clamp(min=1e-30)
-    return References(data, torch.where(bounded, -outside, -0.5 * misfit), energy, excess)
+    return References(data, torch.where(bounded, -outside, -0.5 * misfit), energy, excess, outside)

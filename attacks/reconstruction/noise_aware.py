@@ -27,7 +27,6 @@ from attacks.reconstruction._likelihood import (
     Law,
     LikelihoodMatcher,
     References,
-    Scales,
     law_of,
     references,
 )
@@ -114,7 +113,7 @@ class NoiseAware(InvertingGradients):
         )
         records = problems[0].gradient.records
         # a mean over several records has the energy of one divided by their number, if they have little in common
-        scales = tuple(Scales(s.energy / records, s.excess) for s in seen.scales())
+        scales = tuple(replace(s, energy=s.energy / records) for s in seen.scales())
         labels = torch.stack([self._labels(knowledge, seen, i, problem) for i, problem in enumerate(problems)])
         x = starting_points(knowledge, problems, self.restarts)
         prior = torch.stack([seen.posterior_mean(i) for i in range(len(problems))])[:, None].to(x)
@@ -138,8 +137,8 @@ class NoiseAware(InvertingGradients):
             lost = int((~useful).sum())
             flags.append(f"drowned in noise, weighed mean of auxiliary images returned: {lost} of {len(problems)}")
         energy = sum(s.energy for s in scales) / len(scales)
-        excess = sum(s.excess for s in scales) / len(scales)
-        found = {"matching_cost": float(costs.mean()), "energy": energy, "excess": excess}
+        outside = sum(s.outside for s in scales) / len(scales)
+        found = {"matching_cost": float(costs.mean()), "energy": energy, "outside": outside}
         return ReconstructionAnswer(tuple(images), tuple(flags), found)
 
     def _labels(self, knowledge: Knowledge, seen: References, index: int, problem: Inversion) -> Tensor:
