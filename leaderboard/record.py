@@ -85,6 +85,7 @@ class TrainingSummary(Settings):
     accuracy: float | None = Field(description="test accuracy of the final global model, 0 to 1")
     test_records: int = Field(description="how many test images the accuracy is over")
     train_accuracy: float | None = Field(description="accuracy on the members, 0 to 1")
+    train_records: int | None = Field(None, description="how many members the train accuracy is over")
     accuracy_by_round: dict[int, float] = Field(
         default_factory=dict, description="rounds done -> test accuracy, at the ends of some 20 epochs and of the run"
     )

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, ValidationError
 
@@ -17,6 +17,9 @@ from leaderboard.jobs import Job
 from leaderboard.plan import Plan
 from leaderboard.record import Record
 from leaderboard.table import Table
+
+if TYPE_CHECKING:  # at run time only who asks for a table loads what it needs
+    from leaderboard.tables import Board
 
 MAX_RECORD_BYTES = 50_000_000
 
@@ -92,11 +95,15 @@ class Run:
         """Where the page goes."""
         return self.folder / "report"
 
+    def boards(self) -> list[Board]:
+        """The rankings of this run, with the evidence behind them."""
+        from leaderboard.tables import ranking_boards
+
+        return ranking_boards(self.records, self.file.control, self.file.utility_gate)
+
     def rankings(self) -> list[Table]:
         """The ranking tables of this run."""
-        from leaderboard.tables import ranking_tables
-
-        return ranking_tables(self.records, self.file.control, self.file.utility_gate)
+        return [board.table for board in self.boards()]
 
     def job_of(self, record: Record) -> Job | None:
         """The job that made a record of this run."""

@@ -137,6 +137,7 @@ def _summary(job: Job, outcome: Outcome, pool: ImagePool, splits: Splits, second
         accuracy=share(splits.test),
         test_records=len(splits.test),
         train_accuracy=share(splits.members),
+        train_records=len(splits.members),
         rounds=outcome.public.total_rounds,
         client_rounds=outcome.client_rounds,
         parameters=sum(outcome.model[name].numel() for name in task.parameter_names),

@@ -116,7 +116,8 @@ class Matcher:
         if not self.size:
             return costs
         norms = torch.stack([g.flatten(1).square().sum(1) for g in found]).sum(0).sqrt().clamp(min=1e-30)
-        return costs + self.size * (norms.log() - self.log_norms[part]).square()
+        scale: Tensor = self.size * (norms.log() - self.log_norms[part]).square()
+        return torch.add(costs, scale)
 
     def _imitated(self, gradients: list[Tensor], imitations: tuple[Imitation | None, ...]) -> list[Tensor]:
         """Each problem's gradient (P, *shape), from those of its parts (P * parts, *shape)."""
