@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch.func import grad, vmap
 from attacks._imitation import Imitation
 from attacks.base import Inversion, Knowledge
 from attacks.reconstruction._grouped import can_group, grouped_gradients
+from attacks.reconstruction._traced import recording
 from federation.payload import Parameters
 from federation.task import Task
 
@@ -71,12 +73,37 @@ class Matcher:
         slopes: list[Tensor] = []
         for start in range(0, len(images), size):
             part = slice(start, start + size)
-            candidates = images[part].detach().requires_grad_()
-            cost = self._costs(candidates, part)
+            cost, slope = self._alone(images) if len(images) == 1 else self._slopes(images[part], part)
             # a candidate without any gradient has no slope: it stays, and does not become no number
-            slopes.append(torch.autograd.grad(cost.sum(), candidates)[0].nan_to_num(0, 0, 0))
-            costs.append(cost.detach())
+            slopes.append(slope.nan_to_num(0, 0, 0))
+            costs.append(cost)
         return torch.cat(costs), torch.cat(slopes)
+
+    def _slopes(self, images: Tensor, part: slice) -> tuple[Tensor, Tensor]:
+        candidates = images.detach().requires_grad_()
+        cost = self._costs(candidates, part)
+        return cost.detach(), torch.autograd.grad(cost.sum(), candidates)[0]
+
+    def _alone(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """The same for a single problem, recorded where that is safe: no imitation, no batch-norm statistics."""
+        if self.imitations[0] is not None or self.task.buffer_names:
+            return self._slopes(images, slice(None))
+        names = self.task.parameter_names
+
+        def step(images: Tensor, labels: Tensor, *rest: Tensor) -> tuple[Tensor, Tensor]:
+            candidates = images.detach().requires_grad_()
+            found = self._one(dict(zip(names, rest, strict=False)), candidates[0], labels[0])
+            cost = _Misfit.apply(list(rest[len(names) :]), *(g.reshape(1, -1) for g in found))  # type: ignore[no-untyped-call]
+            return cost.detach(), torch.autograd.grad(cost.sum(), candidates)[0]
+
+        recorded = recording(self.task, images.shape, images.device, images.dtype)
+        return recorded(step, (images, self.labels, *self._weights, *self.targets))
+
+    @cached_property
+    def _weights(self) -> list[Tensor]:
+        """The first problem's parameters, laid out for convolutions."""
+        model = self.models if self.shared else {name: t[0] for name, t in self.models.items()}
+        return [self.task.arranged(model[name]) for name in self.task.parameter_names]
 
     def _costs(self, images: Tensor, part: slice) -> Tensor:
         found = self._gradients(images, part)
@@ -149,12 +176,13 @@ class _Misfit(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, targets: list[Tensor], *pieces: Tensor) -> Tensor:
         """Costs (P,); 1 where there is no gradient."""
-        dots = [torch.linalg.vecdot(g, t).double() for g, t in zip(pieces, targets, strict=True)]
-        squares = [torch.linalg.vecdot(g, g).double() for g in pieces]
-        ctx.dot, ctx.norm = torch.stack(dots).sum(0), torch.stack(squares).sum(0).sqrt()
+        dots = torch.stack([torch.linalg.vecdot(g, t) for g, t in zip(pieces, targets, strict=True)])
+        squares = torch.stack([torch.linalg.vecdot(g, g) for g in pieces])
+        ctx.dot, ctx.norm = dots.double().sum(0), squares.double().sum(0).sqrt()
         ctx.targets = targets
         ctx.save_for_backward(*pieces)
-        return (1 - ctx.dot / ctx.norm.clamp(min=1e-30)).to(pieces[0])
+        costs: Tensor = (1 - ctx.dot / ctx.norm.clamp(min=1e-30)).to(pieces[0])
+        return costs
 
     @staticmethod
     @once_differentiable
