@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TORCH_INDEX ?=
 TORCH_PIN := $(shell sed -n 's/^torch==/torch==/p' requirements.txt)
 
-.PHONY: run test lint clean help
+.PHONY: run test lint clean clean-cache help
 
 run: $(VENV)/.installed  ## set up and run the suite `quick`: a table and a page
 	$(BIN)/python run_benchmark.py
@@ -22,8 +22,11 @@ lint: $(VENV)/.installed-dev  ## ruff (check and format) and mypy --strict
 clean:  ## remove the environment and caches (runs/ stays)
 	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
+clean-cache:  ## remove kept shadow models and generators; what is needed is trained again
+	rm -rf .cache/shadows .cache/generators
+
 help:  ## this text
-	@sed -n 's/^\([a-z]*\):.*##/\1 \t/p' $(MAKEFILE_LIST)
+	@sed -n 's/^\([a-z-]*\):.*##/\1 \t/p' $(MAKEFILE_LIST)
 
 $(VENV)/.created:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

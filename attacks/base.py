@@ -70,6 +70,10 @@ class Knowledge:
         """The defense's honest reading of the view."""
         return self.defense.interpret(self.view)
 
+    def reading_key(self) -> list[Any]:
+        """What decides the readings besides view and defense: part of the key of kept shadow models."""
+        return []
+
     def generator(self) -> torch.Generator:
         """A torch generator from the attack's own seed."""
         return torch.Generator().manual_seed(self.seed)
@@ -244,6 +248,10 @@ class Attack(Plugin):
         family = "server+clients" if threat.startswith("server+clients:") else threat
         return family in cls.threats
 
+    def runs(self) -> tuple[str, ...]:
+        """The names of other attacks that this one runs: their code decides its answer too."""
+        return ()
+
     def budget(self) -> dict[str, Any]:
         """Iterations, restarts and the like, for the record; equal for all defenses."""
         return {}
@@ -331,14 +339,27 @@ class ExtractionAttack(Attack):
 
 
 class AuditAttack(Attack):
-    """Base of attacks that play the distinguishing game of differential privacy."""
+    """Base of attacks that play the distinguishing game of differential privacy.
+
+    The trials come in portions, each a task of its own. A trial must be scored by itself, whatever else is in its
+    portion: the bound that the game proves is for independent trials.
+    """
 
     goal: ClassVar[Goal] = "audit"
     threats: ClassVar[tuple[str, ...]] = ("server", "server+keys", "server+clients", "server:active")
 
+    trials: int = Field(1000, ge=20, le=10_000_000, description="runs of the protocol; half of them choose a threshold")
+    neighbours: Literal["drawn", "farthest"] = Field(
+        "drawn", description="the records that differ: any two, or those with the most different clipped gradients"
+    )
+
+    def budget(self) -> dict[str, Any]:
+        """The number of trials."""
+        return {"trials": self.trials}
+
     @abstractmethod
     def distinguish(self, knowledge: Knowledge, task: AuditTask) -> AuditAnswer:
-        """Score every trial."""
+        """Score every trial of a portion."""
 
 
 def final_model(knowledge: Knowledge) -> Parameters:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -64,6 +65,28 @@ def whole_folder(folder: Path) -> Iterator[Path]:
         part.replace(folder)
     finally:
         shutil.rmtree(part, ignore_errors=True)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[bool]:
+    """Whether this process has the lock of this file during the block; nobody waits for it.
+
+    The lock falls with its process, however that ends; the empty file stays. Where nothing can be written there is no
+    lock, and everybody has it.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("a")
+    except OSError:
+        yield True
+        return
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            free = True
+        except OSError as error:
+            free = not isinstance(error, BlockingIOError)  # a file system without locks
+        yield free
 
 
 def keep_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:

@@ -15,6 +15,7 @@ import os
 import subprocess
 import sys
 from functools import cache
+from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,9 @@ FOLDERS = {
     "model": ("federation/models/*.py",),
     "metric": ("metrics/*.py",),
 }
+
+#: groups of entry points in which installed packages offer plugins
+ENTRY_POINTS = ("leakboard.defenses", "leakboard.attacks")
 
 Entry = dict[str, Any]
 _loaded_files: dict[str, ModuleType] = {}
@@ -150,6 +154,24 @@ def load_file(path: str | Path) -> list[Entry]:
     check_unique([*builtin_index(), *others, *entries])
     _loaded_files[str(source)] = module  # only now: a refused file must shadow nobody
     return entries
+
+
+def installed_files() -> list[str]:
+    """Plugin files of installed packages: entry points in the groups `leakboard.defenses` and `leakboard.attacks`.
+
+    An entry point names a module, `my_package.my_defense`; its file is loaded as `--plugin` would load it.
+    """
+    found: list[str] = []
+    for group in ENTRY_POINTS:
+        for point in entry_points(group=group):
+            try:
+                spec = importlib.util.find_spec(point.module)
+            except (ImportError, ValueError):
+                spec = None
+            if spec is None or spec.origin is None:
+                raise UserError(f"The installed plugin '{point.name}' ({group}) names no module: {point.value}.")
+            found.append(spec.origin)
+    return list(dict.fromkeys(found))
 
 
 def entries(kind: str) -> dict[str, Entry]:

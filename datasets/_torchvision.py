@@ -21,6 +21,7 @@ from torch import Tensor
 
 from core.errors import UserError
 from datasets.base import Dataset, ImagePool
+from datasets.npz import Npz
 
 #: a connection that is silent for so long has failed; torchvision itself would wait for ever
 SILENCE_SECONDS = 30.0
@@ -46,6 +47,12 @@ class TorchvisionDataset(Dataset):
 
     root: str = Field("", description="folder of downloaded data; default $LEAKBOARD_DATA, else ~/.cache/leakboard")
     download: bool = Field(False, description="fetch the data if it is not there")
+    train_per_class: int | None = Field(
+        None, ge=1, description="only the first so many training images of each class; none: all"
+    )
+    test_per_class: int | None = Field(
+        None, ge=1, description="only the first so many official test images of each class; none: all"
+    )
 
     @classmethod
     @abstractmethod
@@ -53,15 +60,33 @@ class TorchvisionDataset(Dataset):
         """The class of `torchvision.datasets` (called with root, train, download)."""
 
     def read(self) -> ImagePool:
-        """The official training set, then the official test set."""
+        """The official training set, then the official test set; or of both the first images of each class.
+
+        `root` may also name an npz file that holds them, or at least those images, in the official order.
+        """
         root = data_root(self.root)
+        if root.suffix == ".npz":
+            return self._first(Npz(path=str(root)).read())
         both = self._open(root)
         if both is None and self.download:
             self._fetch(root)
             both = self._open(root)
         if both is None:
             raise self._missing(root)
-        return self._pool(*both)
+        return self._first(self._pool(*both))
+
+    def _first(self, pool: ImagePool) -> ImagePool:
+        """The first `train_per_class` and `test_per_class` images of each class, in their order."""
+        keep = torch.zeros(len(pool.labels), dtype=torch.bool)
+        for part, count in ((~pool.is_test, self.train_per_class), (pool.is_test, self.test_per_class)):
+            for label in range(pool.classes):
+                found = (part & (pool.labels == label)).nonzero().squeeze(1)
+                if count is not None and len(found) < count:
+                    raise UserError(
+                        f"{self.title}: {count} images a class were asked for; class {label} has {len(found)}."
+                    )
+                keep[found if count is None else found[:count]] = True
+        return ImagePool(pool.pixels[keep], pool.labels[keep], pool.is_test[keep], pool.class_names)
 
     def _open(self, root: Path) -> tuple[Any, Any] | None:
         """torchvision's objects for both official sets, or None where a file is missing or damaged.

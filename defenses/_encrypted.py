@@ -12,6 +12,8 @@ from defenses.crypto.fixed_point import Integers
 from defenses.crypto.stand_in import pad, to_tensor, to_words
 from federation.party import Occasion, Party
 from federation.payload import Payload, Value
+from federation.settings import SERVER, Public
+from federation.transcript import Observation
 
 
 class Encrypted(SummedCodes):
@@ -51,6 +53,17 @@ class Encrypted(SummedCodes):
     def sealed(self, me: Party, codes: Integers, label: str | None) -> Value:
         """Client: its codes under the stand-in cipher."""
         return to_tensor(codes.astype(np.uint64) + pad(me.state["sealing_key"], label, len(codes)))
+
+    def unsealed(self, observation: Observation, public: Public, label: str | None) -> dict[str, Integers]:
+        """The sealed codes of the clients whose own sealing key is in this observation, by client."""
+        keys = {n: s["sealing_key"] for n, s in observation.states.items() if s.get("sealing_key")}
+        return {
+            m.sender: (to_words(m.payload["sealed"]) - pad(keys[m.sender], label, self.code_count(public))).astype(
+                np.int64
+            )
+            for m in observation.messages
+            if m.kind == "update" and m.receiver == SERVER and m.sender in keys
+        }
 
     def sealed_sum(self, me: Party, updates: list[Payload]) -> Value:
         """Server: the sum of sealed codes."""

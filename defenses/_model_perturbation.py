@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 import torch
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 from torch import Tensor, nn
 
 from core.errors import UserError
-from defenses.base import Defense, Gradient, Reading, Transform, mean
+from defenses.base import Defense, Gradient, Noise, Reading, Transform, mean
 from defenses.noise.budget import clipping
+from defenses.perturbation.clean import CleanParts, clean_parts
 from defenses.perturbation.client import Expanded, collapse, expanded_of, train
-from defenses.perturbation.server import Secret, draw_secret, perturb, recover
+from defenses.perturbation.server import Secret, draw_secret, perturb, recover, skewed
 from federation.party import Party
 from federation.payload import Parameters, Payload
 from federation.settings import SERVER, Public
@@ -25,6 +26,8 @@ from federation.transcript import Observation
 ROUNDING = 10 * 2.0**-24
 #: largest expected error of a recovered gradient, relative to its norm; the server shrinks gamma to stay below
 TOLERANCE = 2e-4
+#: how far a server that deviates cuts the noise on one layer
+SKEW = 1e-6
 
 
 class ModelPerturbation(Defense):
@@ -41,6 +44,9 @@ class ModelPerturbation(Defense):
     clip: float | None = Field(
         None, gt=0, description="L2 bound of an example's true gradient (by the oracle); none: off"
     )
+
+    #: the server's own strategy, which no client is told
+    _deviates: bool = PrivateAttr(False)
 
     def check(self, public: Public) -> None:
         """Only the squared error and networks of ReLUs, convolutions and linear layers can be perturbed."""
@@ -70,6 +76,7 @@ class ModelPerturbation(Defense):
                 scale=scale,
                 spread=self.spread,
             )
+            secret = skewed(secret, self._skew(expanded))
             hidden = perturb(
                 me.state["model"],
                 expanded.wiring,
@@ -106,7 +113,34 @@ class ModelPerturbation(Defense):
             recovered = recover(averages["gradient"], psi, phi, self.expanded(me.public).wiring, secret)
         self._adapt(me, psi, phi, recovered, secret)
         final = self.finish(me, recovered, clients)
+        for name in self._drowned(self.expanded(me.public)):
+            final[name] = torch.zeros_like(final[name])
         self.step(me, {name: final[name].to(value) for name, value in me.state["model"].items()}, {})
+
+    def skewed_server(self) -> Self:
+        """The scheme with a server that draws R for its own good; for `deviate` where clients' noise rests on R."""
+        deviating = self.model_copy()
+        deviating._deviates = True
+        return deviating
+
+    def _skew(self, expanded: Expanded) -> float:
+        """The factor of `skewed`: 1 for an honest server.
+
+        Else the first layer becomes clean if it is fully connected, since its gradient alone gives the images, and the
+        last one if not: its gradient gives label and features.
+        """
+        if not self._deviates:
+            return 1.0
+        first = expanded.network.get_submodule(expanded.wiring.weights[0].name)
+        return SKEW if isinstance(first, nn.Linear) else 1 / SKEW
+
+    def _drowned(self, expanded: Expanded) -> list[str]:
+        """The weights whose noise a skewed R made larger: the deviating server does not train them."""
+        skew, weights = self._skew(expanded), expanded.wiring.weights
+        if skew < 1:
+            return [f"{w.name}.weight" for w in weights if w.target is None]
+        biases = [f"{w.name}.bias" for w in weights if w.has_bias and w.target is not None]
+        return [*(f"{w.name}.weight" for w in weights if w.source is None), *biases] if skew > 1 else []
 
     def finish(self, me: Party, recovered: Parameters, clients: int) -> Parameters:
         """Server: a last word on the recovered mean over so many clients (central noise); nothing here."""
@@ -119,10 +153,10 @@ class ModelPerturbation(Defense):
         typical r^a, since this round's may have been small. Noise makes the gradient look larger than it is, so
         it counts at most B. All of it the server knows.
         """
-        wiring, scale = self.expanded(me.public).wiring, float(me.state["gamma_scale"])
+        expanded, scale = self.expanded(me.public), float(me.state["gamma_scale"])
         zero, no_psi = ({name: torch.zeros_like(value) for name, value in part.items()} for part in (recovered, psi))
-        term = norm(recover(zero, no_psi, phi, wiring, secret)) / float(secret.additive.square().sum())
-        term *= scale**2 * me.public.classes / 3  # E |r^a|^2 = classes / 3
+        term = norm(recover(zero, no_psi, phi, expanded.wiring, secret)) / float(secret.additive.square().sum())
+        term *= (scale / self._skew(expanded)) ** 2 * me.public.classes / 3  # E |r^a|^2 = classes / 3
         size = min(norm(recovered), self.clip or math.inf)
         error = ROUNDING * term / max(size, 1e-300)
         if me.public.training.precision == "float32" and TOLERANCE < error < math.inf:
@@ -205,6 +239,48 @@ class ModelPerturbation(Defense):
             if m.kind == "update"
         }
         return Reading(observation.occasion, server["distributed"], gradients)
+
+    def clean_parts(self, observation: Observation, public: Public) -> dict[str, CleanParts]:
+        """Psi and Phi of each client whose own message the view's server can read, by client: they carry no noise."""
+        server = observation.states.get(SERVER)
+        if server is None or "secret" not in server:
+            return {}
+        wiring, secret = self.expanded(public).wiring, unpack_secret(server["secret"])
+        size = observation.occasion.batch_size
+        return {
+            client: clean_parts(
+                body["psi"], body["phi"], server["distributed"], wiring, secret, records=size, clip=self.clip
+            )
+            for client, body in self.plain_updates(observation, public).items()
+        }
+
+    def plain_updates(self, observation: Observation, public: Public) -> dict[str, Payload]:
+        """The messages (gradient, Psi, Phi) of single clients that the view's server can read, by client."""
+        return {m.sender: m.payload for m in observation.messages if m.kind == "update"}
+
+    def multiplied_noise(
+        self, observation: Observation, public: Public, deviation: float, bound: float | None = None
+    ) -> Noise:
+        """Server: what noise of this size on every value of a perturbed gradient becomes: R times as large."""
+        secret, factors = unpack_secret(observation.states[SERVER]["secret"]), {}
+        model: Parameters = observation.states[SERVER]["distributed"]
+        for weight in self.expanded(public).wiring.weights:
+            value = model[f"{weight.name}.weight"]
+            factors[f"{weight.name}.weight"] = secret.matrix(weight, value).expand(value.shape)
+            if weight.has_bias:
+                ones = torch.ones(value.shape[0], dtype=torch.float64)
+                factors[f"{weight.name}.bias"] = ones if weight.target is None else secret.r[weight.target]
+        most = None if bound is None else {name: bound * factor for name, factor in factors.items()}
+        return Noise({name: deviation * factor for name, factor in factors.items()}, most)
+
+    def local_noise(
+        self, observation: Observation, public: Public, deviation: float, bound: float | None = None
+    ) -> dict[str, Noise]:
+        """The same noise on every client's perturbed gradient, by client; nothing where the view has no server."""
+        if "secret" not in observation.states.get(SERVER, {}):
+            return {}
+        law = self.multiplied_noise(observation, public, deviation, bound)
+        return {m.sender: law for m in observation.messages if m.kind == "update"}
 
 
 def pack_secret(secret: Secret) -> Payload:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from pydantic import Field
@@ -10,10 +11,12 @@ from pydantic import Field
 from defenses._clipped import Clipped
 from defenses._sum import SummedGradient, encoded
 from defenses._vectors import flat
+from defenses.base import Noise, even_noise
 from defenses.crypto.fixed_point import FixedPoint, Integers
 from defenses.noise.calibration import composed_epsilon, gaussian_epsilon
 from federation.party import Party
 from federation.settings import Public
+from federation.transcript import Observation
 
 
 class NoisyShare(SummedGradient, Clipped):
@@ -43,6 +46,12 @@ class NoisyShare(SummedGradient, Clipped):
         with me.phase("DP"):
             gradient = gradient + self.share_sigma(me.public, batch) * me.stream("gaussian").normal(len(gradient))
         return encoded(me, self.codec(me.public, batch), gradient)
+
+    def noise_scale(self, observation: Observation, public: Public) -> Mapping[str, Noise]:
+        """One share on an opened update, and their mean on a mean."""
+        share = self.share_sigma(public, observation.occasion.batch_size)
+        gradients = self.read(observation, public).gradients if self.noise else {}
+        return {name: even_noise(g.values, share / math.sqrt(g.clients)) for name, g in gradients.items()}
 
     def claims(self, public: Public) -> dict[str, Any]:
         """The claimed epsilon (K - t colluders), and what the noise gives against each threat in a round."""

@@ -15,6 +15,7 @@ from federation.party import Occasion, Party
 from federation.payload import Parameters, Payload
 from federation.settings import Public
 from federation.task import task_of
+from federation.transcript import Observation
 
 PARTS = ("gradient", "psi", "phi")
 
@@ -66,3 +67,8 @@ class PerturbedParts(SummedCodes, ModelPerturbation):
         """Server: divide the perturbation out."""
         wiring, secret = self.expanded(public).wiring, unpack_secret(server["secret"])
         return recover(update["gradient"], update["psi"], update["phi"], wiring, secret)
+
+    def plain_updates(self, observation: Observation, public: Public) -> dict[str, Payload]:
+        """Only what the keys in the observation open; else the server has sums alone."""
+        opened = self.opened(observation, public)
+        return {client: self.decoded(public, observation.occasion, codes, 1) for client, codes in opened.items()}

@@ -178,13 +178,19 @@ class SecureSum(SummedCodes):
             parts[0][_number(name)] = int.from_bytes(text[:SHARE], "little")
             parts[1][_number(name)] = int.from_bytes(text[SHARE:], "little")
         seed, private = (shamir.reconstruct(part, needed) for part in parts)
-        codes = to_words(message.payload["masked"])
-        codes = codes - _words(seed, len(codes))
-        for name in server["sharers"]:
-            if name != owner:
-                mask = _pair_mask(private, server["keys"][name]["mask"], occasion, owner, name, len(codes))
-                codes = codes - mask if _number(owner) < _number(name) else codes + mask
-        return codes
+        return _without_masks(message, occasion, seed, private, {n: server["keys"][n] for n in server["sharers"]})
+
+    def own_codes(self, observation: Observation, public: Public) -> dict[str, Integers]:
+        """What a client masked itself."""
+        rounds = {n: s["round"] for n, s in observation.states.items() if "shares" in s.get("round", {})}
+        found = {}
+        for message in observation.messages:
+            if message.kind == "update" and message.receiver == SERVER and message.sender in rounds:
+                own = rounds[message.sender]
+                others = {name: own["keys"][name] for name in own["shares"]}
+                codes = _without_masks(message, observation.occasion, own["seed"], own["mask"], others)
+                found[message.sender] = codes.astype(np.int64)
+        return found
 
     def _open_masks(self, me: Party, gone: str, secret: bytes, count: int) -> Words:
         """What the senders' pairwise masks with a client that dropped out add up to, with the sign that removes it."""
@@ -194,6 +200,17 @@ class SecureSum(SummedCodes):
             mask = _pair_mask(secret, own["keys"][name]["mask"], me.occasion, gone, name, count)
             found = found - mask if _number(name) < _number(gone) else found + mask
         return found
+
+
+def _without_masks(message: Message, occasion: Occasion, seed: bytes, private: bytes, keys: Payload) -> Words:
+    """A masked update less its owner's seed and its masks with the owners of these public keys."""
+    owner, codes = message.sender, to_words(message.payload["masked"])
+    codes = codes - _words(seed, len(codes))
+    for name, public in keys.items():
+        if name != owner:
+            mask = _pair_mask(private, public["mask"], occasion, owner, name, len(codes))
+            codes = codes - mask if _number(owner) < _number(name) else codes + mask
+    return codes
 
 
 def _number(name: str) -> int:

@@ -52,6 +52,10 @@ class SummedCodes(Defense):
         """The codes of single clients that the keys in this observation decrypt, by client; none here."""
         return {}
 
+    def own_codes(self, observation: Observation, public: Public) -> dict[str, Integers]:
+        """The codes that the clients in this observation sent themselves, as their states and keys tell; none here."""
+        return {}
+
     def gradient_of(self, update: Payload, server: Payload, public: Public) -> Parameters:
         """The gradient that a decoded update means to the server; here it is the gradient itself."""
         found: Parameters = update["gradient"]
@@ -105,10 +109,29 @@ class SummedCodes(Defense):
             count = int(server["aggregate"]["clients"])
             values = self.gradient_of(server["aggregate"]["update"], server, public)
             gradients[AGGREGATE] = Gradient(values, count, count * occasion.batch_size)
-        for client, codes in self.opened(observation, public).items():
+        for client, codes in {**self.own_codes(observation, public), **self.opened(observation, public)}.items():
             update = self.decoded(public, occasion, codes, 1)
             gradients[client] = Gradient(self.gradient_of(update, server, public), 1, occasion.batch_size)
-        return Reading(occasion, plain.model, gradients)
+        senders = {m.sender for m in observation.messages if m.kind == "update" and m.receiver == SERVER}
+        return Reading(occasion, plain.model, remainder(gradients, senders, occasion.batch_size))
+
+
+def remainder(gradients: dict[str, Gradient], senders: set[str], batch: int) -> dict[str, Gradient]:
+    """The same gradients with those that are known by themselves taken out of the mean over the senders.
+
+    (K mean - sum of the known) / (K - m) is the mean over the others; of one other it is that client's own gradient.
+    """
+    total, others = gradients.get(AGGREGATE), senders - gradients.keys()
+    known = [gradients[name] for name in senders & gradients.keys()]
+    if total is None or not known or not others or len(senders) != total.clients:
+        return gradients
+    values = {
+        name: (total.clients * value.double() - sum(one.values[name].double() for one in known)) / len(others)
+        for name, value in total.values.items()
+    }
+    owner = AGGREGATE if len(others) > 1 else others.pop()
+    left = total.clients - len(known)
+    return {**gradients, owner: Gradient(values, left, left * batch)}
 
 
 class SummedGradient(SummedCodes):

@@ -267,6 +267,12 @@ class ThresholdSum(Encrypted):
             found[name] = (to_words(body["sealed"]) - pad(key_, where(observation.occasion), count)).astype(np.int64)
         return found
 
+    def own_codes(self, observation: Observation, public: Public) -> dict[str, Integers]:
+        """What a client sealed itself. Of real ciphertexts it has no key alone, and keeps no plain copy."""
+        if self.crypto == "real":
+            return {}
+        return self.unsealed(observation, public, where(observation.occasion))
+
     def _decrypted(self, key: PublicKey, shares: Sequence[Share], body: Payload, public: Public) -> Integers:
         ciphertexts = from_blob(body["ciphertexts"], key.width)
         parts = {share.index: threshold.partial(key, share, ciphertexts) for share in shares}

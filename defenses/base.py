@@ -48,6 +48,17 @@ class Reading:
     gradients: Mapping[str, Gradient]
 
 
+@dataclass(frozen=True)
+class Noise:
+    """The noise on a gradient of a reading, as its holders know it: mean 0, independent from value to value.
+
+    `deviation` is the standard deviation of every value. `bound` is given where the noise is uniform: its largest size.
+    """
+
+    deviation: Parameters
+    bound: Parameters | None = None
+
+
 AGGREGATE = "aggregate"
 #: what a defense does to gradients, on values (N, *shape) of N gradients, each on its own; differentiable
 Transform = Callable[[Parameters], Parameters]
@@ -187,6 +198,13 @@ class Defense(Plugin):
         """
         return None
 
+    def noise_scale(self, observation: Observation, public: Public) -> Mapping[str, Noise]:
+        """The law of the noise on the gradients that `read` finds, by owner, given all that the observation holds.
+
+        Nothing for gradients without noise.
+        """
+        return {}
+
     def deviate(self) -> Self | None:
         """The scheme with a server that deviates to its own advantage, unseen by clients (threat `server:active`).
 
@@ -201,6 +219,11 @@ class Defense(Plugin):
     def claims(self, public: Public) -> dict[str, Any]:
         """What the scheme claims in numbers (epsilon and the like), for the record; nothing by default."""
         return {}
+
+
+def even_noise(like: Parameters, deviation: float) -> Noise:
+    """Noise of the same deviation on every value of a gradient of this form."""
+    return Noise({name: torch.full(value.shape, deviation, dtype=torch.float64) for name, value in like.items()})
 
 
 def mean(items: Sequence[Parameters]) -> Parameters:

@@ -44,5 +44,5 @@ class Cdp(Clipped):
         if self.noise:
             sigma = self.sigma(public.training.batch_size) / public.training.per_round
             reason = "holds for the published models only if the server is trusted; it sees every clipped gradient"
-            found |= {"sigma_central": sigma, "dp_holds": False, "reason": reason}
+            found |= {"sigma_central": sigma, "dp_holds": False, "reason": reason, "epsilon_against": ["client"]}
         return found

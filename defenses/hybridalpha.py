@@ -206,7 +206,7 @@ class HybridAlpha(Encrypted, NoisyShare):
         count = self.code_count(me.public)
         if self.crypto == "real":
             with me.phase("Grad_Dec"):
-                totals = self._decrypted(me.public, key, {n: b["ciphertexts"] for n, b in updates.items()})
+                totals = self.decrypted(me.public, key, {n: b["ciphertexts"] for n, b in updates.items()})
         else:
             words = to_words(self.sealed_sum(me, list(updates.values()))) - to_words(key["pads"])
             totals = words.astype(np.int64)
@@ -214,13 +214,13 @@ class HybridAlpha(Encrypted, NoisyShare):
             if "sample" in key:
                 part = self.sample_size(me)
                 with me.sample("Grad_Dec", part):
-                    real = self._decrypted(me.public, key["sample"], {n: b["sample"] for n, b in updates.items()})
+                    real = self.decrypted(me.public, key["sample"], {n: b["sample"] for n, b in updates.items()})
                 if not np.array_equal(real, totals[:part]):
                     raise ProtocolError("the sample decrypts to another sum than the stand-in cipher")
         self.conclude(me, totals, len(updates))
 
-    def _decrypted(self, public: Public, key: Payload, blobs: Mapping[str, bytes]) -> Integers:
-        """Sums of codes from ciphertexts and a functional key."""
+    def decrypted(self, public: Public, key: Payload, blobs: Mapping[str, bytes]) -> Integers:
+        """Server: sums of codes from ciphertexts by client and a functional key; it opens any mixture that fits."""
         pairs = {public.clients.index(name): _pairs(blob) for name, blob in blobs.items()}
         count = len(next(iter(pairs.values())))
         z = from_blob(key["z"], SUM)
@@ -239,20 +239,33 @@ class HybridAlpha(Encrypted, NoisyShare):
         held = observation.keys.get(AUTHORITY)
         if held is None:
             return {}
+        if self.crypto == "real":
+            return self._opened_by(observation, public, {n: SlotKey(**key) for n, key in held["master"].items()})
         label, count = self.label(observation.occasion), self.code_count(public)
         found = {}
         for message in observation.messages:
-            if message.kind != "update" or message.receiver != SERVER:
-                continue
-            name, body = message.sender, message.payload
-            if self.crypto == "real":
-                slot = public.clients.index(name)
-                key = functional_key({slot: SlotKey(**held["master"][name])}, {slot: 1}, label, count)
+            if message.kind == "update" and message.receiver == SERVER:
+                own = client_key(held["sealing_master"], public.clients.index(message.sender))
+                found[message.sender] = (to_words(message.payload["sealed"]) - pad(own, label, count)).astype(np.int64)
+        return found
+
+    def own_codes(self, observation: Observation, public: Public) -> dict[str, Integers]:
+        """What a client encrypted itself: its own key opens it."""
+        if self.crypto == "sampled":
+            return self.unsealed(observation, public, self.label(observation.occasion))
+        keys = {n: SlotKey(**s["slot_key"]) for n, s in observation.states.items() if "slot_key" in s}
+        return self._opened_by(observation, public, keys)
+
+    def _opened_by(self, observation: Observation, public: Public, keys: Mapping[str, SlotKey]) -> dict[str, Integers]:
+        """The codes in the real ciphertexts of the clients whose slot keys are known."""
+        label, count = self.label(observation.occasion), self.code_count(public)
+        found = {}
+        for message in observation.messages:
+            if message.kind == "update" and message.receiver == SERVER and message.sender in keys:
+                name, slot = message.sender, public.clients.index(message.sender)
+                key = functional_key({slot: keys[name]}, {slot: 1}, label, count)
                 packed: Payload = {"d": {str(slot): key.d[slot]}, "z": to_blob(key.z, SUM)}
-                found[name] = self._decrypted(public, packed, {name: body["ciphertexts"]})
-            else:
-                own = client_key(held["sealing_master"], public.clients.index(name))
-                found[name] = (to_words(body["sealed"]) - pad(own, label, count)).astype(np.int64)
+                found[name] = self.decrypted(public, packed, {name: message.payload["ciphertexts"]})
         return found
 
     def claims(self, public: Public) -> dict[str, Any]:

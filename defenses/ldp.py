@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from defenses._clipped import Clipped
 from defenses._vectors import added_in_place_of
+from defenses.base import Noise, even_noise
 from defenses.noise.calibration import gaussian_mu
 from federation.party import Party
 from federation.settings import SERVER, Public
+from federation.transcript import Observation
 
 
 class Ldp(Clipped):
@@ -30,6 +33,12 @@ class Ldp(Clipped):
             noise = self.sigma(me.occasion.batch_size) * me.stream("gaussian").normal(size)
             noisy = added_in_place_of(gradient, noise)
         me.send(SERVER, "update", {"gradient": noisy, "buffers": {}})
+
+    def noise_scale(self, observation: Observation, public: Public) -> Mapping[str, Noise]:
+        """The same deviation everywhere."""
+        sigma = self.sigma(observation.occasion.batch_size)
+        gradients = self.read(observation, public).gradients
+        return {n: even_noise(g.values, sigma) for n, g in gradients.items()} if self.noise else {}
 
     def claims(self, public: Public) -> dict[str, Any]:
         """The claimed and the composed epsilon: both hold against every threat."""

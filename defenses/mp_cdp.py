@@ -41,4 +41,4 @@ class MpCdp(Budget, ModelPerturbation):
         sigma = self.central_sigma(clients, batch)
         reason = "holds for the published models only if the server is trusted; it sees every exact gradient"
         found = self.budget_claims(public, self.size(batch) / clients / sigma)
-        return {**found, "sigma_central": sigma, "dp_holds": False, "reason": reason}
+        return {**found, "sigma_central": sigma, "dp_holds": False, "reason": reason, "epsilon_against": ["client"]}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
@@ -14,7 +14,7 @@ from pydantic import Field
 from core.randomness import Stream, derive_key
 from defenses._model_perturbation import ModelPerturbation
 from defenses._vectors import added
-from defenses.base import Reading
+from defenses.base import Noise, Reading
 from defenses.noise.budget import Budget
 from defenses.noise.calibration import (
     Edge,
@@ -201,7 +201,36 @@ class MpDp(Budget, ModelPerturbation):
         choices = {_index(m.sender): m.payload["chosen"] for m in observation.messages if m.kind == "neighbours"}
         return union_edges(choices)
 
+    def noise_scale(self, observation: Observation, public: Public) -> Mapping[str, Noise]:
+        """R times the sum of uniforms that is left: eta, and Delta for every neighbour that does not collude.
+
+        Variance 2/3 (sigma_eta^2 + n sigma_Delta^2) R^2 with n such neighbours; uniform where n is 0. A server alone
+        does not see a random graph: it takes the mean degree of one.
+        """
+        occasion = observation.occasion
+        if not self.noise or "secret" not in observation.states.get(SERVER, {}):
+            return {}
+        colluders = {_index(name) for name, state in observation.states.items() if "private_key" in state}
+        count = len(occasion.participants)
+        seen = bool(colluders) or not self.neighbours
+        edges = self._seen_edges(observation) if seen else self._typical_edges(count)
+        sigmas = self.sigmas(public, count, edges, occasion.batch_size)
+        found = {}
+        for message in observation.messages:
+            if message.kind == "update":
+                own = _index(message.sender)
+                others = [edge for edge in edges if own in edge and not colluders & (set(edge) - {own})]
+                unknown = len(others) if seen else 2 * len(edges) / count
+                deviation = math.sqrt(2 / 3 * (sigmas.own**2 + unknown * sigmas.pairwise**2))
+                bound = math.sqrt(2) * sigmas.own if not unknown else None
+                found[message.sender] = self.multiplied_noise(observation, public, deviation, bound)
+        return found
+
     # --- claims -----------------------------------------------------------------------------
+
+    def deviate(self) -> Self:
+        """A server that draws a small R for one layer: the noise on it shrinks alike (`skewed`)."""
+        return self.skewed_server()
 
     def claims(self, public: Public) -> dict[str, Any]:
         """The claimed and the composed epsilon, and why neither holds."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
 
 from defenses._model_perturbation import ModelPerturbation
 from defenses._vectors import added
+from defenses.base import Noise
 from defenses.noise.budget import Budget
 from defenses.noise.calibration import local_sigma
 from federation.party import Party
 from federation.payload import Parameters
 from federation.settings import Public
+from federation.transcript import Observation
 
 
 class MpDpNaive(Budget, ModelPerturbation):
@@ -30,6 +33,15 @@ class MpDpNaive(Budget, ModelPerturbation):
         with me.phase("DP"):
             sigma = local_sigma(self.epsilon, self.delta) * self.size(me.occasion.batch_size)
             return added(gradient, sigma * me.stream("eta").normal(sum(v.numel() for v in gradient.values())))
+
+    def noise_scale(self, observation: Observation, public: Public) -> Mapping[str, Noise]:
+        """R times a normal of deviation sigma."""
+        sigma = local_sigma(self.epsilon, self.delta) * self.size(observation.occasion.batch_size)
+        return self.local_noise(observation, public, sigma)
+
+    def deviate(self) -> Self:
+        """A server that draws a small R for one layer: the noise on it shrinks alike (`skewed`)."""
+        return self.skewed_server()
 
     def claims(self, public: Public) -> dict[str, Any]:
         """The budget that the noise would have on an unperturbed gradient, and why it does not hold."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -10,14 +11,18 @@ from pydantic import Field
 from torch import Tensor
 
 from core.errors import UserError
+from defenses._model_perturbation import unpack_secret
 from defenses._perturbed_parts import PARTS, PerturbedParts
 from defenses._secure_sum import SecureSum
+from defenses.base import Noise
 from defenses.crypto.fixed_point import FixedPoint, Floats
 from defenses.noise.budget import Budget
 from defenses.noise.calibration import gaussian_epsilon, gaussian_mu
+from defenses.perturbation.clean import CleanParts
 from defenses.perturbation.client import Expanded, part_norms
 from federation.party import Party
-from federation.settings import Public
+from federation.settings import SERVER, Public
+from federation.transcript import Observation
 
 
 class MpDpPlus(SecureSum, Budget, PerturbedParts):
@@ -110,6 +115,22 @@ class MpDpPlus(SecureSum, Budget, PerturbedParts):
         sigmas = self.share_sigmas(public, batch)
         bounds = self.bounds() if self.clip is not None else (2.0**20,) * 3
         return {p: FixedPoint(44, bound + 6 * sigmas[p]) for p, bound in zip(PARTS, bounds, strict=True)}
+
+    def clean_parts(self, observation: Observation, public: Public) -> dict[str, CleanParts]:
+        """None, whoever colludes: noise is on Psi and Phi as well."""
+        return {} if self.noise else super().clean_parts(observation, public)
+
+    def noise_scale(self, observation: Observation, public: Public) -> Mapping[str, Noise]:
+        """R times the noise of gradient, gamma Psi and v Phi together; the mean over clients carries their mean."""
+        gradients = self.read(observation, public).gradients if self.noise else {}
+        found = {}
+        for name, gradient in gradients.items():
+            secret = unpack_secret(observation.states[SERVER]["secret"])
+            weights = (1.0, float(secret.gamma), float(secret.additive.square().sum()))
+            shares = self.share_sigmas(public, observation.occasion.batch_size).values()
+            sigma = math.hypot(*(w * s for w, s in zip(weights, shares, strict=True)))
+            found[name] = self.multiplied_noise(observation, public, sigma / math.sqrt(gradient.clients))
+        return found
 
     def claims(self, public: Public) -> dict[str, Any]:
         """The claimed and the composed epsilon; both hold for the server's view."""

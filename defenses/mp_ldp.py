@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
 
 from defenses._model_perturbation import ModelPerturbation
 from defenses._vectors import added
+from defenses.base import Noise
 from defenses.mp_dp import NOT_PRIVATE
 from defenses.noise.budget import Budget
 from defenses.noise.calibration import local_sigma
@@ -13,6 +16,7 @@ from defenses.noise.laws import signed_dn
 from federation.party import Party
 from federation.payload import Parameters
 from federation.settings import Public
+from federation.transcript import Observation
 
 
 class MpLdp(Budget, ModelPerturbation):
@@ -31,6 +35,15 @@ class MpLdp(Budget, ModelPerturbation):
         with me.phase("DP"):
             sigma = local_sigma(self.epsilon, self.delta) * self.size(me.occasion.batch_size)
             return added(gradient, signed_dn(me.stream("eta"), sigma, sum(v.numel() for v in gradient.values())))
+
+    def noise_scale(self, observation: Observation, public: Public) -> Mapping[str, Noise]:
+        """R times a uniform of variance 2 sigma^2 / 3."""
+        sigma = local_sigma(self.epsilon, self.delta) * self.size(observation.occasion.batch_size)
+        return self.local_noise(observation, public, math.sqrt(2 / 3) * sigma, math.sqrt(2) * sigma)
+
+    def deviate(self) -> Self:
+        """A server that draws a small R for one layer: the noise on it shrinks alike (`skewed`)."""
+        return self.skewed_server()
 
     def claims(self, public: Public) -> dict[str, Any]:
         """The claimed and the composed epsilon, and why neither holds."""

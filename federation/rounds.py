@@ -42,7 +42,8 @@ class Scheme(Protocol):
 class Outcome:
     """What a run of a federation leaves behind. Holds everything: only the harness may keep it.
 
-    `model` is the final global model, `models` those that the probes of each observed round ran on.
+    `model` is the final global model, `models` those that the probes of each observed round ran on, `batches` where in
+    the victim's shard the records lie that it trained on in each of these rounds (not where it dropped out).
     """
 
     public: Public
@@ -57,6 +58,7 @@ class Outcome:
     bytes_by_kind: Mapping[str, int]
     client_rounds: int
     ledger: Ledger
+    batches: Mapping[int, torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,8 @@ class Federation:
     record_all: bool = False
     script: Script | None = None
     progress: Callable[[int, int], None] = lambda done, total: None
+    #: called after every round with the number of rounds done and a way to ask for the global model
+    after_round: Callable[[int, Callable[[], Parameters]], None] = lambda done, model: None
     secrets: dict[str, bytes] = field(default_factory=dict)
     parties: dict[str, Party] = field(default_factory=dict)
     observations: list[Observation] = field(default_factory=list)
@@ -115,6 +119,7 @@ class Federation:
         self._schemes: dict[str, Scheme] = {name: self.scheme.model_copy(deep=True) for name in names}
         self._log: list[Message] = []
         self._taken: dict[str, int] = defaultdict(int)
+        self._positions: dict[str, torch.Tensor] = {}
 
     def run(self) -> Outcome:
         """Set-up, all rounds with their probes, and the closing distribution of the final model."""
@@ -123,6 +128,7 @@ class Federation:
         self._occasion(Occasion(0, None, "setup", self.public.clients, 0), "setup", keep=True)
         client_rounds = 0
         models: dict[int, Parameters] = {}
+        batches: dict[int, torch.Tensor] = {}
         for index in range(total):
             participants = self._participants(index, index in observed)
             client_rounds += len(participants)
@@ -131,7 +137,10 @@ class Federation:
             self._occasion(occasion, "protocol", keep=index in observed)
             if self.watch is not None and index in observed:
                 models[index] = self._global_model()
+                if VICTIM in self._positions and not self._drops_out(VICTIM, index):
+                    batches[index] = self._positions[VICTIM]
                 self._probe(self.watch, index, participants)
+            self.after_round(index + 1, self._global_model)
             self.progress(index + 1, total)
         self._occasion(Occasion(total, None, "final", self.public.clients, 0), "closing", keep=True)
         clock = self.clocks["train"]
@@ -149,6 +158,7 @@ class Federation:
             dict(self.bytes_by_kind),
             client_rounds,
             self.ledger,
+            batches,
         )
 
     def _oracle(self, occasion: Occasion, name: str, observed: bool) -> Oracle | RecordedOracle:
@@ -242,6 +252,10 @@ class Federation:
             for drop in self.public.training.dropouts
         )
 
+    def _drops_out(self, name: str, index: int) -> bool:
+        """Whether a client vanishes in the middle of that round."""
+        return any(client_name(d.client) == name and d.round == index for d in self.public.training.dropouts)
+
     def _batch(self, name: str, occasion: Occasion) -> LabelledImages | None:
         """The client's records for this occasion: the next batch of its epoch, or the probe's targets."""
         shard = self.shards.get(name)
@@ -250,7 +264,8 @@ class Federation:
         if occasion.probe is not None:
             positions = (torch.arange(occasion.batch_size) + occasion.probe * occasion.batch_size) % len(shard)
             return shard.select(positions)
-        return shard.select(self._next_positions(name, len(shard), occasion.batch_size))
+        self._positions[name] = self._next_positions(name, len(shard), occasion.batch_size)
+        return shard.select(self._positions[name])
 
     def _next_positions(self, name: str, shard: int, size: int) -> torch.Tensor:
         """Epoch by epoch without replacement; an epoch has floor(shard / size) whole batches."""

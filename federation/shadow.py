@@ -8,29 +8,47 @@ from core.errors import Unsupported
 from datasets.base import LabelledImages
 from federation.rounds import Federation, Scheme
 from federation.settings import Public, Watch, client_name
+from federation.task import mixed_precision
 from federation.view import View, make_view, parse_threat
 
 
 def train_shadow(
-    scheme: Scheme, public: Public, data: LabelledImages, threat: str, seed: int, watch: Watch | None = None
+    scheme: Scheme,
+    public: Public,
+    data: LabelledImages,
+    threat: str,
+    seed: int,
+    watch: Watch | None = None,
+    *,
+    mixed: bool = False,
 ) -> View:
     """Train through the same loop on `data` and return what that threat sees of it.
 
-    The data is dealt to as many clients as the real federation has. A record is seen as often as in the real
-    one: with less data there are fewer rounds, so that the shadow overfits as much as its target. `watch` says which
-    rounds are observed besides the end; by default none.
+    The data is dealt to as many clients as the real federation has. `watch` says which rounds are observed besides the
+    end; by default none. `mixed`: layers in bfloat16, wherever the defense takes its gradients from `Task.gradient`.
+    """
+    own = shadow_settings(public, len(data))
+    clients = own.training.clients
+    order = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))
+    shards = {client_name(i): data.select(order[i::clients]) for i in range(clients)}
+    with mixed_precision(mixed):
+        outcome = Federation(scheme.rehearsal(), own, shards, watch, seed).run()
+    return make_view(outcome.transcript, parse_threat(threat, clients), own, outcome.secrets, shards)
+
+
+def shadow_settings(public: Public, records: int) -> Public:
+    """The settings of a shadow that learns so many records.
+
+    A record is seen as often as in the real federation: with less data there are fewer rounds, so that the shadow
+    overfits as much as its target.
     """
     training = public.training
-    if len(data) < training.clients:
-        raise Unsupported(f"a shadow of {training.clients} clients needs as many records; given: {len(data)}")
-    order = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))
-    shards = {client_name(i): data.select(order[i :: training.clients]) for i in range(training.clients)}
-    sizes = tuple(len(shard) for shard in shards.values())
+    if records < training.clients:
+        raise Unsupported(f"a shadow of {training.clients} clients needs as many records; given: {records}")
+    sizes = tuple(len(range(client, records, training.clients)) for client in range(training.clients))
     batch = min(training.batch_size, min(sizes))
     passes = public.total_rounds * training.batch_size / (sum(public.shard_sizes) / len(public.shard_sizes))
     rounds = max(1, round(passes * (sum(sizes) / len(sizes)) / batch))
     settings = {**training.model_dump(), "batch_size": batch, "rounds": rounds, "epochs": None, "dropouts": ()}
     update = {"training": type(training).model_validate(settings), "total_rounds": rounds, "shard_sizes": sizes}
-    own = public.model_copy(update=update)
-    outcome = Federation(scheme.rehearsal(), own, shards, watch, seed).run()
-    return make_view(outcome.transcript, parse_threat(threat, training.clients), own, outcome.secrets, shards)
+    return public.model_copy(update=update)

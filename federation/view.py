@@ -10,7 +10,9 @@ from datasets.base import LabelledImages
 from federation.settings import SERVER, VICTIM, Public, client_name
 from federation.transcript import Observation, Transcript
 
-THREATS = ("server", "server+keys", "server+clients:m", "server:active", "client")
+#: the threat of a server that deviates: the defense is run again with that strategy
+ACTIVE = "server:active"
+THREATS = ("server", "server+keys", "server+clients:m", ACTIVE, "client")
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ def parse_threat(name: str, clients: int) -> Threat:
         return Threat(name, (SERVER,))
     if name == "server+keys":
         return Threat(name, (SERVER,), all_keys=True)
-    if name == "server:active":
+    if name == ACTIVE:
         return Threat(name, (SERVER,), active=True)
     if name == "client":
         if not others:

@@ -11,18 +11,34 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from attacks.base import MembershipAnswer, MembershipTask, ReconstructionAnswer, ReconstructionTask
+from attacks.base import (
+    AuditAnswer,
+    AuditTask,
+    ExtractionAnswer,
+    ExtractionTask,
+    MembershipAnswer,
+    MembershipTask,
+    ReconstructionAnswer,
+    ReconstructionTask,
+)
 from core.files import write_bytes
+from federation.payload import Parameters
+from federation.settings import Public
+from federation.task import task_of
 from leaderboard.record import Cost
 from leaderboard.sandbox import Answer, AttackFailed, AttackTask
 
 
-def check_answer(answer: Answer, task: AttackTask, shape: tuple[int, ...]) -> None:
+def check_answer(answer: Answer, task: AttackTask, public: Public) -> None:
     """Refuse an answer of the wrong form: shapes, counts, types, non-finite scores and diagnostics."""
     if isinstance(answer, ReconstructionAnswer) and isinstance(task, ReconstructionTask):
-        _check_images(answer, task.sizes, shape)
+        _check_images(answer, task.sizes, public.shape)
     elif isinstance(answer, MembershipAnswer) and isinstance(task, MembershipTask):
         _check_scores(answer, len(task.candidates))
+    elif isinstance(answer, ExtractionAnswer) and isinstance(task, ExtractionTask):
+        _check_model(answer, task_of(public).initial(0))
+    elif isinstance(answer, AuditAnswer) and isinstance(task, AuditTask):
+        _check_ratios(answer)
     else:
         raise AttackFailed(f"the attack must return an answer to its task; given: {type(answer).__name__}")
     if not all(isinstance(flag, str) for flag in answer.flags):
@@ -58,11 +74,41 @@ def _check_scores(answer: MembershipAnswer, candidates: int) -> None:
         raise AttackFailed(f"the attack must score {candidates} candidates; given: {len(answer.scores)}")
 
 
+def _check_model(answer: ExtractionAnswer, like: Parameters) -> None:
+    """The names, shapes and kinds of the public network's own tensors, all of them finite."""
+    if not isinstance(answer.model, dict):
+        raise AttackFailed(f"the model must be tensors by name; given: {type(answer.model).__name__}")
+    if set(answer.model) != set(like):
+        wrong = sorted(map(str, set(answer.model) ^ set(like)))
+        raise AttackFailed(f"the model must have the public network's own tensors; missing or unknown: {wrong!r:.80}")
+    for name, wanted in like.items():
+        value = answer.model[name]
+        fits = isinstance(value, Tensor) and value.shape == wanted.shape
+        if not fits or value.is_floating_point() != wanted.is_floating_point():
+            given = (value.dtype, tuple(value.shape)) if isinstance(value, Tensor) else type(value).__name__
+            raise AttackFailed(f"the model's {name} must be {(wanted.dtype, tuple(wanted.shape))}; given: {given}")
+        if not bool(value.isfinite().all()):
+            raise AttackFailed(f"the model's {name} must hold finite numbers")
+
+
+def _check_ratios(answer: AuditAnswer) -> None:
+    """One finite number a trial; how many there must be, the score knows."""
+    given = answer.scores
+    if not isinstance(given, Tensor) or given.ndim != 1 or not given.is_floating_point():
+        raise AttackFailed(f"scores must be one vector of floats; given: {type(given).__name__}")
+    if not bool(given.isfinite().all()):
+        raise AttackFailed("scores must be finite numbers")
+
+
 def save_answer(path: Path, answer: Answer, cost: Cost) -> None:
     """Keep an answer as safetensors; remarks and cost go into its header."""
     tensors: dict[str, Tensor]
     if isinstance(answer, ReconstructionAnswer):
         tensors = {f"images/{i}": x.detach().cpu().float() for i, x in enumerate(answer.images)}
+    elif isinstance(answer, ExtractionAnswer):
+        tensors = {f"model/{name}": value.detach().cpu() for name, value in answer.model.items()}
+    elif isinstance(answer, AuditAnswer):
+        tensors = {"trials": answer.scores.detach().cpu().double()}
     else:
         tensors = {"scores": answer.scores.detach().cpu().double(), "decisions": answer.decisions.cpu().to(torch.uint8)}
     notes = {
@@ -83,5 +129,10 @@ def load_answer(path: Path) -> tuple[Answer, Cost]:
     cost = Cost.model_validate_json(notes["cost"])
     if "scores" in tensors:
         return MembershipAnswer(tensors["scores"], tensors["decisions"].bool(), flags, diagnostics), cost
+    if "trials" in tensors:
+        return AuditAnswer(tensors["trials"], flags, diagnostics), cost
+    if not any(name.startswith("images/") for name in tensors):
+        model = {name.removeprefix("model/"): value for name, value in tensors.items()}
+        return ExtractionAnswer(model, flags, diagnostics), cost
     images = tuple(tensors[f"images/{i}"] for i in range(len(tensors)))
     return ReconstructionAnswer(images, flags, diagnostics), cost

@@ -41,7 +41,7 @@ def _compute(job: Job, cage: Cage, log: Path) -> Record:
         if not attack.allows(job.cell.threat):
             raise Unsupported(f"the attack works under {', '.join(attack.threats)}, not under {job.cell.threat}")
         clients = Training.model_validate(job.training.training).clients
-        if parse_threat(job.cell.threat, clients).active:
+        if parse_threat(job.cell.threat, clients).active and not job.training.active:
             raise Unsupported(f"the defense {job.training.defense.name} has no strategy of an active server")
         answer, cost = _answer(job, cage, log)
         scored = score(job, answer)
@@ -67,14 +67,14 @@ def _line(text: str) -> str:
 def _answer(job: Job, cage: Cage, log: Path) -> tuple[Answer, Cost]:
     """The kept answer of this attack where there is one, else run it and keep it."""
     errand = make_errand(job)
-    shape = load_public(job.training_folder).shape
+    public = load_public(job.training_folder)
     if job.answer_file.exists():
         kept, spent = load_answer(job.answer_file)
-        check_answer(kept, errand.task, shape)
+        check_answer(kept, errand.task, public)
         if not _stopped(kept):  # such a one is tried again
             return kept, spent
     answer, cost = run_attack(errand, cage, log)
-    check_answer(answer, errand.task, shape)
+    check_answer(answer, errand.task, public)
     if not _stopped(answer) or isinstance(answer, ReconstructionAnswer):
         save_answer(job.answer_file, answer, cost)  # images are shown also when the clock ended the search
     return answer, cost

@@ -6,11 +6,11 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from core.errors import UserError
-from core.registry import FOLDERS, ROOT, entries
+from core.registry import FOLDERS, ROOT, entries, installed_files, load_file
 
 KINDS = {"defenses": "defense", "attacks": "attack", "datasets": "dataset", "models": "model", "metrics": "metric"}
 EPILOG = "Exit codes: 0 all cells worked; 1 some cells failed; 2 a mistake in what was given; 130 stopped by Ctrl-C."
@@ -34,9 +34,32 @@ def build_parser() -> argparse.ArgumentParser:
     table.add_argument("--format", choices=["md", "csv", "json", "latex"], help="default: for the terminal")
     table.add_argument("--all", action="store_true", help="the phase times and the list of all cells too")
     table.add_argument("--phases", action="store_true", help="the phase times alone: seconds a round by phase")
+    table.add_argument("--paper", action="store_true", help="the paper's tables: ours beside the paper's own figures")
+    table.add_argument(
+        "--target", type=float, metavar="PERCENT", help="with --paper: the accuracy that time is measured to"
+    )
     _add_out(commands.add_parser("report", help="write the page of a run"))
     show = commands.add_parser("show", help="one record, readable, with its images")
     show.add_argument("record", metavar="RECORD.json")
+    new = commands.add_parser("new", help="write a working skeleton of a plugin: one file")
+    new.add_argument("kind", choices=["defense", "attack"])
+    new.add_argument("name", help="lower-case words joined by '-', such as noisy-gradient")
+    new.add_argument("--to", metavar="DIR", default=".", help="folder of the new file (default: here)")
+    check = commands.add_parser("check", help="run the contract of all plugins on a file of your own")
+    check.add_argument("plugin", metavar="FILE.py")
+    compare = commands.add_parser("compare", help="two runs cell by cell: every score that differs")
+    compare.add_argument("first", metavar="A", help="folder of a run, or of published records")
+    compare.add_argument("second", metavar="B")
+    compare.add_argument("--format", choices=["md", "csv", "json", "latex"], help="default: for the terminal")
+    submit = commands.add_parser("submit", help="collect a finished run's records for publishing")
+    submit.add_argument("run", metavar="RUN", help="folder of the run")
+    submit.add_argument("--to", metavar="DIR", help="where they go (default: leaderboard/published)")
+    submit.add_argument("--allow-dirty", action="store_true", help="also records of code that is in no commit")
+    verify = commands.add_parser("verify", help="compute records again and compare, within stated tolerances")
+    verify.add_argument("records", metavar="RECORD.json", nargs="+")
+    verify.add_argument("--data", metavar="NAME:PLACE", default="", help="where the data lies, such as npz:FILE")
+    verify.add_argument("--lpips-weights", metavar="FILE", default="", help="AlexNet weights for LPIPS, from a file")
+    verify.add_argument("--mark", action="store_true", help="note beside each record that it was verified")
     return parser
 
 
@@ -71,12 +94,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if args.command is None:
         args = build_parser().parse_args(["run", *given])
     try:
+        for file in installed_files():
+            load_file(file)
         if args.command == "list":
             return list_plugins(args.kind, args.json)
         from leaderboard import commands
 
-        command = {"run": commands.run, "table": commands.table, "report": commands.report, "show": commands.show}
-        return command[args.command](args)
+        command: Callable[[argparse.Namespace], int] = getattr(commands, args.command)
+        return command(args)
     except UserError as error:
         sentence = " ".join(str(error).split())  # one line, whatever a library's message looked like
         print(f"run_benchmark.py: {sentence}", file=sys.stderr)

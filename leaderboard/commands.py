@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -18,12 +19,17 @@ from leaderboard.estimate import estimate
 from leaderboard.images import originals, reconstructions
 from leaderboard.listing import cell_tables
 from leaderboard.page import write_page
+from leaderboard.paper_tables import paper_tables
 from leaderboard.phases import phase_tables
 from leaderboard.pictures import ascii_picture
 from leaderboard.plan import Options, Plan, make_plan, select
 from leaderboard.progress import Progress
+from leaderboard.publishing import PUBLISHED, comparison, mark_verified, open_any
+from leaderboard.publishing import submit as publish
+from leaderboard.publishing import verify as compute_again
 from leaderboard.record import Record
 from leaderboard.render import to_csv, to_json, to_latex, to_markdown, to_terminal
+from leaderboard.scaffold import new_plugin
 from leaderboard.store import Run, open_run, read_record_file, save_run
 from leaderboard.table import Table
 from suites.schema import load_suite
@@ -38,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     options = Options(
         run=folder,
         device=_device(args.device),
-        plugin_files=tuple(str(Path(file).resolve()) for file in args.plugin),
+        plugin_files=tuple(str(Path(file).resolve()) for file in (*registry.installed_files(), *args.plugin)),
         lpips_weights=_weights(args.lpips_weights),
         download=args.download,
         fresh_keys=args.fresh_keys,
@@ -70,21 +76,28 @@ def run(args: argparse.Namespace) -> int:
 
 def table(args: argparse.Namespace) -> int:
     """`table`: print the tables of a run."""
-    opened = open_run(Path(args.out))
-    tables = phase_tables(opened.records) if args.phases else opened.rankings()
+    opened = open_any(Path(args.out))
+    if args.paper:
+        tables = paper_tables(opened.records, args.target)
+    else:
+        tables = phase_tables(opened.records) if args.phases else opened.rankings()
     if args.all:
         tables += [] if args.phases else phase_tables(opened.records)
         tables += cell_tables(opened.records)
-    if args.format == "csv":
-        print(to_csv(tables), end="")
-    elif args.format == "json":
-        print(to_json(tables))
-    else:
-        print("\n\n".join(_rendered(one, args.format) for one in tables))
+    _print_tables(tables, args.format)
     missing = len(opened.jobs) - len(opened.records)
     if missing:
         print(f"{missing} of {len(opened.jobs)} cells are not there yet: run the suite to go on.", file=sys.stderr)
     return 0
+
+
+def _print_tables(tables: list[Table], form: str | None) -> None:
+    if form == "csv":
+        print(to_csv(tables), end="")
+    elif form == "json":
+        print(to_json(tables))
+    else:
+        print("\n\n".join(_rendered(one, form) for one in tables))
 
 
 def _rendered(one: Table, form: str | None) -> str:
@@ -95,7 +108,7 @@ def _rendered(one: Table, form: str | None) -> str:
 
 def report(args: argparse.Namespace) -> int:
     """`report`: write the page of a run."""
-    print(f"page: {_write_page(open_run(Path(args.out)))}")
+    print(f"page: {_write_page(open_any(Path(args.out)))}")
     return 0
 
 
@@ -113,6 +126,57 @@ def show(args: argparse.Namespace) -> int:
             assert images is not None
             print(f"\n{title} {number}\n{ascii_picture(images[number], colour=colour)}")
     return 0
+
+
+def new(args: argparse.Namespace) -> int:
+    """`new`: write the skeleton of a plugin and say what to do with it."""
+    path = new_plugin(args.kind, args.name, Path(args.to))
+    print(f"{path}: change it, then")
+    print(f"  .venv/bin/python run_benchmark.py check {path}")
+    print(f"  .venv/bin/python run_benchmark.py run --plugin {path}")
+    return 0
+
+
+def check(args: argparse.Namespace) -> int:
+    """`check`: the contract tests of all plugins, on those of one file."""
+    found = registry.load_file(args.plugin)
+    try:
+        import pytest  # noqa: F401
+    except ImportError:
+        raise UserError("`check` needs the development tools: `make test` installs them.") from None
+    print("checking " + ", ".join(f"{entry['kind']} '{entry['name']}'" for entry in found), flush=True)
+    command = [sys.executable, "-m", "pytest", "tests/contract", "-p", "no:cacheprovider", "--no-header"]
+    env = {**os.environ, "LEAKBOARD_CHECK": str(Path(args.plugin).resolve())}
+    code = subprocess.run(command, cwd=registry.ROOT, env=env).returncode
+    print("The contract holds." if code == 0 else "The contract does not hold: see above.")
+    return 1 if code else 0
+
+
+def compare(args: argparse.Namespace) -> int:
+    """`compare`: two runs cell by cell."""
+    one, two = (open_any(Path(folder)).records for folder in (args.first, args.second))
+    _print_tables([comparison(one, two)], args.format)
+    return 0
+
+
+def submit(args: argparse.Namespace) -> int:
+    """`submit`: collect a run's records for publishing."""
+    target, count = publish(Path(args.run), Path(args.to) if args.to else PUBLISHED, args.allow_dirty)
+    print(f"{count} records are in {target}: propose them as a change to the repository (docs/publishing.md).")
+    return 0
+
+
+def verify(args: argparse.Namespace) -> int:
+    """`verify`: compute records again; 1 where one differs by more than its tolerance."""
+    worst = 0
+    for name in args.records:
+        verdict = compute_again(Path(name), args.data, _weights(args.lpips_weights))
+        found = verdict.differences()
+        print(f"{Path(name).name}: {'differs: ' + '; '.join(found) if found else 'verified'}")
+        if args.mark and not found:
+            print(f"  noted in {mark_verified(Path(name), verdict).name}")
+        worst = max(worst, int(bool(found)))
+    return worst
 
 
 def _describe(record: Record) -> str:
@@ -138,7 +202,6 @@ def _describe(record: Record) -> str:
 
 
 def _write_page(opened: Run) -> Path:
-    records = opened.folder / "records"
     notes = (f"{opened.older} records of older code or other settings are not shown.",) if opened.older else ()
 
     def truth(record: Record) -> Tensor | None:
@@ -146,16 +209,17 @@ def _write_page(opened: Run) -> Path:
 
     try:
         return write_page(
-            opened.folder / "report",
+            opened.report_folder,
             title=f"LeakBoard: {opened.file.suite}",
             description=". ".join([opened.file.description, *notes]),
-            tables=[*opened.rankings(), *phase_tables(opened.records), *cell_tables(opened.records)],
+            boards=opened.boards(),
+            tables=[*phase_tables(opened.records), *cell_tables(opened.records)],
             records=opened.records,
             originals=truth,
-            reconstructions=lambda record: reconstructions(record, records, truth(record)),
+            reconstructions=lambda record: reconstructions(record, opened.records_folder, truth(record)),
         )
     except OSError as error:
-        raise UserError(f"The page cannot be written to {opened.folder / 'report'}: {error.strerror}.") from None
+        raise UserError(f"The page cannot be written to {opened.report_folder}: {error.strerror}.") from None
 
 
 def _print_plan(plan: Plan, workers: int) -> None:

@@ -9,7 +9,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from attacks.base import Knowledge, KnownMembership, MembershipTask, ReconstructionTask
+from attacks.base import ExtractionTask, Knowledge, KnownMembership, MembershipTask, ReconstructionTask
 from core.errors import Unsupported
 from core.seeds import derive_seed
 from datasets.base import ImagePool
@@ -17,9 +17,10 @@ from datasets.loading import load_pool
 from datasets.splits import Splits
 from federation.settings import Moment, Watch, client_name
 from federation.view import Threat, parse_threat
+from leaderboard.game import open_game
 from leaderboard.jobs import Job
 from leaderboard.sandbox import AttackTask, Errand, opened_files
-from leaderboard.training import load_summary, open_view, splits_of
+from leaderboard.training import load_batch, load_summary, open_view, splits_of
 
 #: share of a cell's time limit after which an attack is asked for the best answer it has; scoring needs the rest
 PATIENCE = 0.8
@@ -43,12 +44,14 @@ def make_errand(job: Job) -> Errand:
         device=job.device,
         deadline=time.monotonic() + PATIENCE * job.time_limit,
     )
-    task = _task(job, pool, splits, threat)
+    game = open_game(job, pool, splits) if job.cell.goal == "audit" else None
+    task = game.task(()) if game is not None else _task(job, pool, splits, threat)
     if isinstance(task, ReconstructionTask):
         # how many images each problem asks for follows from its gradient; more would let the truth pick the best
         task = replace(task, sizes=tuple(problem.gradient.records for problem in task.problems(knowledge)))
     forbidden = (*sorted(data_files), _run_folder(job))
-    return Errand(job.plugin_files, job.make_attack(), knowledge, task, forbidden)
+    portions = game.portions() if game is not None else ()
+    return Errand(job.plugin_files, job.make_attack(), knowledge, task, forbidden, portions)
 
 
 def _run_folder(job: Job) -> str:
@@ -58,21 +61,21 @@ def _run_folder(job: Job) -> str:
 def _task(job: Job, pool: ImagePool, splits: Splits, threat: Threat) -> AttackTask:
     assert job.cell is not None
     if job.cell.goal == "membership":
+        asked = _observed_round(job)[1] if job.cell.about == "batch" else None
         indices, _ = candidates(job, splits, threat)
         told, members = told_records(job, splits, threat)
         known = KnownMembership(pool.take(told), members) if len(told) else None
-        return MembershipTask(pool.take(indices), known)
+        return MembershipTask(pool.take(indices), known, asked)
+    moment, round_index = _observed_round(job)
+    if job.cell.goal == "extraction":
+        return ExtractionTask(moment, round_index)
     watch = Watch.model_validate(job.training.observe)
     probes = watch.targets // watch.probe_batch
-    observed = load_summary(job.training_folder).observed
-    assert job.cell.moment is not None
-    if job.cell.moment not in observed:
-        raise Unsupported(f"the run is so short that its {job.cell.moment} round is another observed one")
     labels = pool.labels[splits.shards[0][: watch.targets]]
     known_labels = tuple(torch.split(labels, watch.probe_batch)) if job.cell.known_labels else None
     return ReconstructionTask(
-        cast(Moment, job.cell.moment),
-        observed[job.cell.moment],
+        moment,
+        round_index,
         probes,
         watch.probe_batch,
         known_labels,
@@ -80,10 +83,21 @@ def _task(job: Job, pool: ImagePool, splits: Splits, threat: Threat) -> AttackTa
     )
 
 
+def _observed_round(job: Job) -> tuple[Moment, int]:
+    """The observed round that a cell is about: its name and its number."""
+    assert job.cell is not None
+    assert job.cell.moment is not None
+    observed = load_summary(job.training_folder).observed
+    if job.cell.moment not in observed:
+        raise Unsupported(f"the run is so short that its {job.cell.moment} round is another observed one")
+    return cast(Moment, job.cell.moment), observed[job.cell.moment]
+
+
 def candidates(job: Job, splits: Splits, threat: Threat) -> tuple[Tensor, Tensor]:
     """Dataset indices (N,) and the truth (N,) of the evaluated records, shuffled.
 
-    Members that no attacker holds, and all non-members, without those that the cell tells the attacker.
+    Members that no attacker holds (`about: batch`: the victim's batch of the observed round), and all non-members,
+    without those that the cell tells the attacker.
     """
     indices, truth, told = _askable(job, splits, threat)
     return indices[~told], truth[~told]
@@ -98,11 +112,16 @@ def told_records(job: Job, splits: Splits, threat: Threat) -> tuple[Tensor, Tens
 def _askable(job: Job, splits: Splits, threat: Threat) -> tuple[Tensor, Tensor, Tensor]:
     """All records that could be asked about, shuffled: indices, truth, and which are told (the same share of both)."""
     assert job.cell is not None
-    held_out = [s for i, s in enumerate(splits.shards) if client_name(i) not in threat.parties]
-    members = torch.cat(held_out)
+    if job.cell.about == "batch":
+        members = _batch(job, splits)
+        question = ["batch", job.cell.moment]
+    else:
+        members = torch.cat([s for i, s in enumerate(splits.shards) if client_name(i) not in threat.parties])
+        question = []
     indices = torch.cat([members, splits.non_members])
     truth = torch.arange(len(indices)) < len(members)
-    generator = torch.Generator().manual_seed(derive_seed(job.private_seed, "candidates", job.training.dataset.label))
+    seed = derive_seed(job.private_seed, "candidates", job.training.dataset.label, *question)
+    generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(indices), generator=generator)
     indices, truth = indices[order], truth[order]
     told = torch.zeros_like(truth)
@@ -110,3 +129,11 @@ def _askable(job: Job, splits: Splits, threat: Threat) -> tuple[Tensor, Tensor, 
         positions = kind.nonzero().squeeze(1)
         told[positions[: round(job.cell.known_members * len(positions))]] = True
     return indices, truth, told
+
+
+def _batch(job: Job, splits: Splits) -> Tensor:
+    """Dataset indices of the records that the victim trained on in the observed round."""
+    positions = load_batch(job.training_folder, _observed_round(job)[1])
+    if positions is None:
+        raise Unsupported("the victim dropped out of that round")
+    return splits.shards[0][positions]

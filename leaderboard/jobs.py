@@ -9,6 +9,7 @@ from pydantic import Field
 
 from attacks.base import Attack
 from core import registry
+from core.errors import UserError
 from core.plugins import Plugin, Settings
 from core.seeds import derive_seed
 from datasets.base import Dataset
@@ -47,9 +48,11 @@ class Job(Settings):
         """What this job is called on the terminal."""
         t = self.training
         if self.cell is None:
-            return f"training {t.dataset.label} / {t.defense.label} / seed {t.seed}"
+            server = " (deviating server)" if t.active else ""
+            return f"training {t.dataset.label} / {t.defense.label}{server} / seed {t.seed}"
         moment = f" ({self.cell.moment} round)" if self.cell.moment else ""
-        return f"{self.cell.attack.label} on {t.dataset.label} / {t.defense.label}{moment} / seed {t.seed}"
+        where = f"{t.dataset.label} / {t.defense.label} / {self.cell.threat}{moment}"
+        return f"{self.cell.attack.label} on {where} / seed {t.seed}"
 
     @property
     def private_seed(self) -> int:
@@ -82,8 +85,14 @@ class Job(Settings):
         return cast(Model, _create("model", self.training.model, self.locations.model))
 
     def make_defense(self) -> Defense:
-        """The defense."""
-        return cast(Defense, _create("defense", self.training.defense, {}))
+        """The defense; with a server that deviates where the training is of that kind."""
+        defense = cast(Defense, _create("defense", self.training.defense, {}))
+        if not self.training.active:
+            return defense
+        deviating = defense.deviate()
+        if deviating is None:
+            raise UserError(f"The defense '{defense.name}' has no strategy of an active server.")
+        return deviating
 
     def make_attack(self) -> Attack:
         """The attack."""

@@ -29,6 +29,7 @@ SCORES = {
         Column("feat_mse", "Feat-MSE", digits=4),
     ),
     "membership": (
+        Column("about", "member of", help="the whole training, or the victim's batch in the observed round"),
         Column("auc", "AUC", digits=3),
         Column("asr", "ASR", digits=3),
         Column("tpr@1%fpr", "TPR at 1 % FPR", digits=3),
@@ -37,7 +38,22 @@ SCORES = {
             "asr_best_threshold", "best-threshold accuracy", digits=3, help="chosen on the evaluated set: biased up"
         ),
     ),
+    "extraction": (
+        Column("fidelity", "fidelity", digits=3, help="share of test images on which it agrees with the true model"),
+        Column("stolen_accuracy", "accuracy of the stolen model", digits=3),
+        Column("canonical_distance", "distance of weights", digits=4, help="relative, up to the symmetry of ReLUs"),
+    ),
+    "audit": (
+        Column("epsilon_lower", "ε audited", digits=3, help="the true ε is at least this, at 95 % confidence"),
+        Column("epsilon_claimed", "ε claimed", digits=3),
+        Column("epsilon_round", "ε of a round", digits=3, help="by the accountant, if the noise were Gaussian"),
+        Column("epsilon_composed", "ε composed", digits=3),
+        Column("ceiling", "provable at most", digits=3),
+        Column("trials", "trials", digits=0),
+    ),
 }
+#: columns of an audit that stand in its score's details
+DETAILS = ("epsilon_claimed", "epsilon_round", "epsilon_composed", "ceiling", "trials")
 COST = (Column("seconds", "attack time", unit="s", digits=1),)
 
 
@@ -68,4 +84,9 @@ def _row(record: Record, columns: Sequence[Column]) -> Row:
     for column in columns:
         score = record.scores.get(column.key)
         cells[column.key] = Cell(None) if score is None else Cell(score.value, note=score.reason)
+    if cell.goal == "membership":
+        cells["about"] = Cell(cell.about)
+    if cell.goal == "audit" and "epsilon_lower" in record.scores:
+        details = record.scores["epsilon_lower"].details
+        cells |= {name: Cell(details.get(name)) for name in DETAILS}
     return Row(cells, muted=record.status != "ok")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,14 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from core.files import write_bytes, write_text
+from leaderboard.charts import remove_other_charts, save_charts
 from leaderboard.picture_table import Images, remove_other_figures, save_picture_tables
 from leaderboard.pictures import Strip, remove_other_images, save_strips
 from leaderboard.record import Record
 from leaderboard.render import to_html
 from leaderboard.render.shared import plain
 from leaderboard.table import NOTHING, Table
+from leaderboard.tables import Board
 
 ASSETS = Path(__file__).parent / "assets"
 HEADLINES = ("identified", "psnr", "auc", "fidelity", "epsilon_lower")  # the scores in a record's one line
@@ -51,7 +53,8 @@ class Entry:
     def words(self) -> list[str]:
         """What tells this cell from others, the most telling part first."""
         cell, training = self.record.cell, self.record.cell.training
-        return [training.defense.label, cell.attack.label, cell.threat, self.place, training.dataset.label]
+        place = f"batch of the {self.place}" if cell.about == "batch" else self.place
+        return [training.defense.label, cell.attack.label, cell.threat, place, training.dataset.label]
 
     def captions(self, part: Strip) -> list[tuple[float | None, bool | None]]:
         """For each image of a strip its PSNR and whether it was identified, where that is known."""
@@ -75,6 +78,7 @@ def write_page(
     *,
     title: str,
     description: str,
+    boards: Sequence[Board] = (),
     tables: Sequence[Table],
     records: Sequence[Record],
     originals: Images,
@@ -82,6 +86,7 @@ def write_page(
 ) -> Path:
     """Write `index.html` with its assets and images into a folder and return its path.
 
+    `boards` are the rankings, from which the charts are drawn as well; `tables` are all the others.
     `originals` and `reconstructions` give a record's images (N, C, H, W) in image units, row i of one belonging to
     row i of the other, or None where there are none. The index is written last, and images of an earlier page are
     removed after it: whoever opens the folder meanwhile sees the old page or the new one.
@@ -91,14 +96,21 @@ def write_page(
         raise ValueError(f"Each record must have a key of its own; given more than once: {', '.join(repeated)}.")
     entries = [Entry(r, anchor(r.key), _strips(folder, r, originals, reconstructions)) for r in records]
     figures = save_picture_tables(folder, records, originals, reconstructions)
+    drawn = save_charts(folder, boards)
     for asset in sorted(path for path in ASSETS.iterdir() if path.suffix in (".css", ".js", ".svg")):
         write_bytes(folder / "assets" / asset.name, asset.read_bytes())
     page = _environment().get_template("index.html.jinja")
-    linked = [_with_live_links(table, set(keys)) for table in tables]
+
+    def shown_tables(given: Iterable[Table]) -> list[tuple[Table, Markup]]:
+        linked = [_with_live_links(table, set(keys)) for table in given]
+        return [(table, Markup(to_html(table))) for table in linked]  # to_html escapes all that it is given
+
     text = page.render(
         title=title,
         description=description,
-        tables=[(table, Markup(to_html(table))) for table in linked],  # to_html escapes all that it is given
+        rankings=shown_tables(board.table for board in boards),
+        tables=shown_tables(tables),
+        charts=drawn,
         entries=entries,
         figures=figures,
         gallery=_gallery(entries),
@@ -107,6 +119,7 @@ def write_page(
     write_text(folder / "index.html", text)
     remove_other_images(folder, [part for entry in entries for part in entry.strips])
     remove_other_figures(folder, figures)
+    remove_other_charts(folder, drawn)
     return folder / "index.html"
 
 

@@ -31,7 +31,7 @@ def phase_tables(records: Sequence[Record]) -> list[Table]:
     groups: dict[tuple[str, str, int], dict[str, dict[str, TrainingSummary]]] = {}
     for record in records:
         spec, summary = record.cell.training, record.training
-        if summary is None:
+        if summary is None or spec.active:
             continue
         clients = int(summary.client_rounds / max(1, summary.rounds))
         group = groups.setdefault((spec.dataset.label, spec.model.label, clients), {})
@@ -43,7 +43,7 @@ def phase_tables(records: Sequence[Record]) -> list[Table]:
 
 
 def _table(title: str, found: Mapping[str, Mapping[str, TrainingSummary]]) -> Table:
-    rows = {name: _means(list(found[name].values())) for name in natural_order(found)}
+    rows = {name: seconds_a_round(list(found[name].values())) for name in natural_order(found)}
     used = {key for row in rows.values() for key in row}
     columns = [Column("defense", "defense")]
     for kind in (MEASURED, EXTRAPOLATED):
@@ -56,7 +56,7 @@ def _table(title: str, found: Mapping[str, Mapping[str, TrainingSummary]]) -> Ta
     return Table(title, tuple(columns), body, NOTES)
 
 
-def _means(trainings: Sequence[TrainingSummary]) -> dict[str, float]:
+def seconds_a_round(trainings: Sequence[TrainingSummary]) -> dict[str, float]:
     """Seconds a round by phase, measured and extrapolated apart; the totals of both."""
     found: dict[str, float] = {}
     for kind in (MEASURED, EXTRAPOLATED):

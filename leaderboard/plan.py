@@ -18,11 +18,12 @@ from federation.models.base import Model
 from federation.models.module import Module
 from federation.settings import Public, Training, Watch
 from federation.task import task_of
+from federation.view import ACTIVE
 from leaderboard.jobs import Job, Locations
 from leaderboard.provenance import versions
 from leaderboard.record import SCHEMA_VERSION, CellSpec, PluginSpec, TrainingSpec, key_of
 from leaderboard.training import public_of, splits_of
-from suites.schema import AttackEntry, DefenseEntry, Entry, Suite
+from suites.schema import AttackEntry, DefenseEntry, Entry, Suite, is_about_rounds
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ def select(
     for name in [*attacks, *(e["name"] for e in extra if e["kind"] == "attack")]:
         if name not in [column.title for column in columns]:
             entry = _known("attack", name, [column.title for column in columns])
-            threat = "client" if entry["goal"] == "membership" else "server"
+            threat = "client" if entry["goal"] in ("membership", "extraction") else "server"
             columns.append(AttackEntry(name=name, threats=(threat,)))
     if defenses:
         rows = [row for row in rows if row.title in (*defenses, suite.control)]
@@ -101,9 +102,11 @@ def make_plan(suite: Suite, options: Options) -> Plan:
         for defense in suite.defenses:
             for seed in suite.seeds:
                 job = _training_job(suite, data_entry, dataset, (digest, structure), defense, seed, options)
-                publics[job.training_key] = _check(job, pool)
-                trainings.append(job)
-                cells += _cells(suite, job)
+                deviating = _deviating(suite, job)
+                for made in (job, deviating) if deviating is not None else (job,):
+                    publics[made.training_key] = _check(made, pool)
+                    trainings.append(made)
+                cells += _cells(suite, job, deviating)
     return Plan(suite, tuple(trainings), tuple(cells), publics)
 
 
@@ -179,6 +182,17 @@ def _training_job(
     )
 
 
+def _deviating(suite: Suite, training: Job) -> Job | None:
+    """The same training with a server that deviates, where an attack asks for it and the defense knows how."""
+    asked = any(_is_active(_attack(entry), threat) for entry in suite.attacks for threat in entry.threats)
+    if not asked or training.make_defense().deviate() is None:
+        return None
+    spec = training.training.model_copy(update={"active": True})
+    ingredients = {**training.ingredients, "spec": spec.model_dump(mode="json")}
+    update = {"training": spec, "ingredients": ingredients, "training_key": key_of(ingredients)}
+    return training.model_copy(update=update)
+
+
 def _check(job: Job, pool: ImagePool) -> Public:
     """What would fail later fails now, in one sentence: batches, targets, models that do not fit the images."""
     public = public_of(job, pool, splits_of(job, pool))
@@ -191,13 +205,27 @@ def _check(job: Job, pool: ImagePool) -> Public:
     return public
 
 
-def _cells(suite: Suite, training: Job) -> list[Job]:
-    """The cells on one training: a reconstruction attack has one for each observed round."""
+def _attack(entry: AttackEntry) -> Attack:
+    return cast(Attack, registry.create("attack", entry.name, entry.params))
+
+
+def _is_active(attack: Attack, threat: str) -> bool:
+    """Whether a cell needs a training whose server deviates."""
+    return threat == ACTIVE and attack.allows(threat)
+
+
+def _cells(suite: Suite, honest: Job, deviating: Job | None) -> list[Job]:
+    """The cells on one training: attacks that are about an observed round have one for each.
+
+    Those of an active server hang on the training in which it deviates, and no others do; where there is none they
+    hang on the honest one, and say when they are run that they cannot be.
+    """
     jobs = []
     for entry in suite.attacks:
-        attack = cast(Attack, registry.create("attack", entry.name, entry.params))
+        attack = _attack(entry)
         for threat in entry.threats:
-            for moment in suite.observe.rounds if attack.goal == "reconstruction" else (None,):
+            training = deviating if deviating is not None and _is_active(attack, threat) else honest
+            for moment in suite.observe.rounds if is_about_rounds(attack.goal, entry) else (None,):
                 cell = CellSpec(
                     training=training.training,
                     attack=_spec(entry, attack),
@@ -206,6 +234,7 @@ def _cells(suite: Suite, training: Job) -> list[Job]:
                     moment=moment,
                     known_labels=entry.known_labels,
                     known_members=entry.known_members,
+                    about=entry.about,
                     decoys=suite.decoys,
                     adaptive=attack.adaptive,
                 )
@@ -215,11 +244,13 @@ def _cells(suite: Suite, training: Job) -> list[Job]:
 
 def _cell_job(training: Job, cell: CellSpec) -> Job:
     """A cell's job with its two keys: the answer's (attack and view) and the record's (answer and metrics)."""
+    attack = cast(Attack, registry.create("attack", cell.attack.name, cell.attack.parameters))
+    files = [_file("attack", name) for name in (attack.name, *attack.runs())]
     answer = {
         "kind": "answer",
         "schema": SCHEMA_VERSION,
         "training": training.training_key,
-        "modules": source_digests(["leaderboard.errands", _file("attack", cell.attack.name)]),
+        "modules": source_digests(["leaderboard.errands", *files]),
         "versions": versions(),
         "cell": cell.model_dump(mode="json", exclude={"training", "decoys"}),
     }

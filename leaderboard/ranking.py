@@ -21,15 +21,15 @@ STATISTICS_SEED = 2022
 #: fewer targets than this get Student's interval
 FEW = 20
 #: the harms by which defenses are ranked, in this order
-CRITERIA = ("identified", "lpips", "excess")
+CRITERIA = ("identified", "lpips", "excess", "fidelity")
 
 
 @dataclass(frozen=True)
 class Evidence:
     """What one attack achieved on one defense: per-item values by metric, over all seeds.
 
-    For reconstruction an item is a target image; `strata` tells its seed. For membership the values are
-    the attack's scores under `score`, and `member` is the truth.
+    For reconstruction an item is a target image, for extraction a test record; `strata` tells its seed. For membership
+    the values are the attack's scores under `score`, and `member` is the truth.
     """
 
     attack: str
@@ -42,6 +42,11 @@ class Evidence:
         """The same evidence on some of the items."""
         values = {name: column[rows] for name, column in self.values.items()}
         return Evidence(self.attack, self.moment, values, self.strata[rows], self.records)
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether the attack knows more of the defense than its honest reading."""
+        return self.records[0].cell.adaptive
 
     def mean(self, metric: str) -> float | None:
         """The mean of a per-item metric, None where it could not be had."""
@@ -113,6 +118,11 @@ def reconstruction_harm(evidence: Evidence) -> tuple[float, float, float]:
 def membership_harm(evidence: Evidence) -> tuple[float]:
     """Harm by the AUC, the mean over seeds."""
     return (mean_auc(evidence),)
+
+
+def extraction_harm(evidence: Evidence) -> tuple[float, float]:
+    """Harm by fidelity, then by the stolen accuracy."""
+    return evidence.mean("fidelity") or 0.0, evidence.mean("stolen_accuracy") or 0.0
 
 
 def auc(scores: Floats, members: Floats) -> float:
@@ -220,13 +230,13 @@ def ranks(names: Sequence[str], order: Callable[[str, str], int]) -> dict[str, i
 
 
 def tpr_at(scores: Floats, members: Floats, level: float) -> float | None:
-    """Highest true positive rate with at most `level` false positives; None with too few non-members to tell.
+    """Highest true positive rate with at most `level` false positives; None with too few non-members, or no member.
 
     >>> tpr_at(np.r_[np.zeros(100), np.ones(10)], np.r_[np.zeros(100), np.ones(10)], 0.01)
     1.0
     """
     others = np.sort(scores[members == 0])[::-1]
-    if len(others) * level < 1:
+    if len(others) * level < 1 or len(others) == len(scores):
         return None
     allowed = int(len(others) * level)
     threshold = others[allowed]  # only scores above it are flagged, so at most `allowed` others are

@@ -39,6 +39,7 @@ class TrainingSpec(Settings):
     observe: dict[str, JsonValue]
     seed: int
     keys: Literal["seeded", "fresh"] = "seeded"
+    active: bool = Field(False, description="whether the server deviates to its own advantage (threat server:active)")
 
 
 class CellSpec(Settings):
@@ -51,6 +52,10 @@ class CellSpec(Settings):
     moment: str | None = Field(description="observed round (first, middle, last); null where the whole run is attacked")
     known_labels: bool = False
     known_members: float = Field(0, description="share of members and non-members that were told, and not evaluated")
+    about: Literal["training", "batch"] = Field(
+        "training",
+        description="membership: in the training at all, or in the victim's batch of the observed round (`moment`)",
+    )
     decoys: int = 999
     adaptive: bool = Field(False, description="whether the attack knows more of the defense than its honest reading")
 
@@ -80,6 +85,10 @@ class TrainingSummary(Settings):
     accuracy: float | None = Field(description="test accuracy of the final global model, 0 to 1")
     test_records: int = Field(description="how many test images the accuracy is over")
     train_accuracy: float | None = Field(description="accuracy on the members, 0 to 1")
+    train_records: int | None = Field(None, description="how many members the train accuracy is over")
+    accuracy_by_round: dict[int, float] = Field(
+        default_factory=dict, description="rounds done -> test accuracy, at the ends of some 20 epochs and of the run"
+    )
     rounds: int
     client_rounds: int = Field(description="sum over rounds of the number of clients that took part")
     parameters: int = Field(description="number of trained values")
@@ -139,9 +148,12 @@ class Record(Settings):
         default_factory=list, description="dataset indices of what was attacked, in order"
     )
     members: list[bool] = Field(
-        default_factory=list, description="membership: the truth, in the order of target_indices"
+        default_factory=list,
+        description="membership: the truth, in the order of target_indices; audit: which trials were world 1",
     )
-    member_scores: list[float] = Field(default_factory=list, description="membership: the attack's scores")
+    member_scores: list[float] = Field(
+        default_factory=list, description="membership: the attack's scores, one a record; audit: one a trial"
+    )
     decisions: list[bool] = Field(default_factory=list, description="membership: the attack's decisions")
     reconstructions: str = Field("", description="file beside the record with the reconstructed images")
     flags: list[str] = Field(default_factory=list)

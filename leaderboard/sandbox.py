@@ -12,20 +12,29 @@ from __future__ import annotations
 
 import os
 import pickle
+import queue
 import resource
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from attacks.base import (
     Attack,
+    AuditAnswer,
+    AuditAttack,
+    AuditTask,
+    ExtractionAnswer,
+    ExtractionAttack,
+    ExtractionTask,
     Knowledge,
     MembershipAnswer,
     MembershipAttack,
@@ -39,8 +48,8 @@ from core.errors import Unsupported
 from leaderboard.processes import context, obey_engine, one_thread, print_into
 from leaderboard.record import Cost
 
-Answer = ReconstructionAnswer | MembershipAnswer
-AttackTask = ReconstructionTask | MembershipTask
+Answer = ReconstructionAnswer | MembershipAnswer | ExtractionAnswer | AuditAnswer
+AttackTask = ReconstructionTask | MembershipTask | ExtractionTask | AuditTask
 
 
 class AttackFailed(Exception):
@@ -57,13 +66,17 @@ class Cheating(Exception):
 
 @dataclass(frozen=True)
 class Errand:
-    """What the child is handed: no truth, no base seed, no run folder but as something forbidden."""
+    """What the child is handed: no truth, no base seed, no run folder but as something forbidden.
+
+    An audit's task holds no trial yet: its trials are the `portions`, which follow one after another.
+    """
 
     plugin_files: tuple[str, ...]
     attack: Attack
     knowledge: Knowledge
     task: AttackTask
     forbidden: tuple[str, ...]
+    portions: Iterable[AuditTask] = ()
 
 
 _opened: set[str] | None = None
@@ -166,7 +179,8 @@ def _child(errands: Connection, pipe: Connection) -> None:
         log, parcel = pickle.loads(errands.recv_bytes())
     except EOFError:  # the worker needs no attack: it has the answer already, or cannot have one
         return
-    threading.Thread(target=_die_with_worker, args=(errands,), daemon=True).start()
+    inbox: queue.Queue[bytes] = queue.Queue(maxsize=1)  # one portion waits while another is attacked
+    threading.Thread(target=_die_with_worker, args=(errands, inbox), daemon=True).start()
     if log:
         print_into(log)
     one_thread()
@@ -176,7 +190,7 @@ def _child(errands: Connection, pipe: Connection) -> None:
         _watch_native_readers()
         _forbidden = errand.forbidden
         wall, cpu = time.perf_counter(), time.process_time()
-        answer = _run(errand)
+        answer = _run(errand, inbox)
         if _caught:
             raise Cheating(_caught)
         used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024 if sys.platform != "darwin" else 1024**2)
@@ -199,10 +213,14 @@ def _unpack(parcel: bytes) -> Errand:
     return errand
 
 
-def _die_with_worker(errands: Connection) -> None:
-    """The fork server is this process's parent, so a killed worker must be noticed by its closed pipe."""
+def _die_with_worker(errands: Connection, inbox: queue.Queue[bytes]) -> None:
+    """The fork server is this process's parent, so a killed worker must be noticed by its closed pipe.
+
+    What comes through the pipe before are an audit's portions.
+    """
     with suppress(EOFError, OSError):
-        errands.recv_bytes()
+        while True:
+            inbox.put(errands.recv_bytes())
     os._exit(1)
 
 
@@ -210,7 +228,7 @@ def _progress(line: str) -> None:
     print(line, flush=True)
 
 
-def _run(errand: Errand) -> Answer:
+def _run(errand: Errand, inbox: queue.Queue[bytes]) -> Answer:
     knowledge = replace(errand.knowledge, progress=_progress)
     answer: Answer
     wanted: type[Answer]
@@ -218,6 +236,10 @@ def _run(errand: Errand) -> Answer:
         wanted, answer = ReconstructionAnswer, errand.attack.reconstruct(knowledge, errand.task)
     elif isinstance(errand.attack, MembershipAttack) and isinstance(errand.task, MembershipTask):
         wanted, answer = MembershipAnswer, errand.attack.infer(knowledge, errand.task)
+    elif isinstance(errand.attack, ExtractionAttack) and isinstance(errand.task, ExtractionTask):
+        wanted, answer = ExtractionAnswer, errand.attack.extract(knowledge, errand.task)
+    elif isinstance(errand.attack, AuditAttack) and isinstance(errand.task, AuditTask):
+        wanted, answer = AuditAnswer, _audit_trials(errand.attack, knowledge, inbox)
     else:
         raise TypeError(f"the attack '{errand.attack.name}' cannot do a {type(errand.task).__name__}")
     if not isinstance(answer, wanted):
@@ -225,11 +247,28 @@ def _run(errand: Errand) -> Answer:
     return answer
 
 
+def _audit_trials(attack: AuditAttack, knowledge: Knowledge, inbox: queue.Queue[bytes]) -> AuditAnswer:
+    """Score portion after portion until the empty parcel; flags once, diagnostics as means over the portions."""
+    answers: list[AuditAnswer] = []
+    while parcel := inbox.get():
+        task: AuditTask = pickle.loads(parcel)
+        answer = attack.distinguish(knowledge, task)
+        if not isinstance(answer, AuditAnswer) or tuple(answer.scores.shape) != (len(task.trials),):
+            raise TypeError(f"the attack must return an AuditAnswer with {len(task.trials)} scores")
+        answers.append(answer)
+    flags = tuple(dict.fromkeys(flag for answer in answers for flag in answer.flags))
+    names = {name for answer in answers for name in answer.diagnostics}
+    means = {n: sum(a.diagnostics.get(n, 0.0) for a in answers) / len(answers) for n in sorted(names)}
+    return AuditAnswer(torch.cat([answer.scores for answer in answers]), flags, means)
+
+
 def run_attack(errand: Errand, cage: Cage, log: Path | None = None) -> tuple[Answer, Cost]:
     """Run an attack in the waiting process, its prints into `log`; raises `Unsupported` or `AttackFailed`."""
-    parcel = pickle.dumps((errand.plugin_files, pickle.dumps(errand)))
+    parcel = pickle.dumps((errand.plugin_files, pickle.dumps(replace(errand, portions=()))))
     try:
         cage.errands.send_bytes(pickle.dumps((log, parcel)))
+        if isinstance(errand.task, AuditTask):
+            _send_portions(errand.portions, cage)
         outcome, first, second = pickle.loads(cage.answers.recv_bytes())
     except (EOFError, OSError):
         raise AttackFailed("the attack's process died without an answer: it was killed or ended itself") from None
@@ -238,3 +277,11 @@ def run_attack(errand: Errand, cage: Cage, log: Path | None = None) -> tuple[Ans
     if outcome == "failed":
         raise AttackFailed(first, second)
     return first, second
+
+
+def _send_portions(portions: Iterable[AuditTask], cage: Cage) -> None:
+    """Send the trials as fast as the attack takes them, then an empty parcel; stop where it has ended already."""
+    with suppress(BrokenPipeError):
+        for portion in portions:
+            cage.errands.send_bytes(pickle.dumps(portion))
+        cage.errands.send_bytes(b"")

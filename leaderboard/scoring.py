@@ -2,27 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from attacks.base import MembershipAnswer, ReconstructionAnswer
+from attacks.base import AuditAnswer, ExtractionAnswer, MembershipAnswer, ReconstructionAnswer
 from core import registry
 from core.seeds import derive_seed
 from datasets.base import ImagePool
 from datasets.loading import load_pool
 from datasets.splits import Splits
+from defenses.noise.calibration import DELTA
 from federation.settings import Watch
 from federation.task import task_of
 from federation.view import parse_threat
 from leaderboard.errands import candidates
+from leaderboard.game import bits_of, open_game
 from leaderboard.jobs import Job
 from leaderboard.record import ScoreRecord
-from leaderboard.sandbox import Answer
+from leaderboard.sandbox import Answer, AttackFailed
 from leaderboard.training import load_model, load_public, load_summary, splits_of
-from metrics.base import MembershipMetric, MembershipTruth, Metric, ReconstructionMetric, ReconstructionTruth, Score
+from metrics.base import (
+    AuditMetric,
+    AuditTruth,
+    ExtractionMetric,
+    ExtractionTruth,
+    MembershipMetric,
+    MembershipTruth,
+    Metric,
+    ReconstructionMetric,
+    ReconstructionTruth,
+    Score,
+)
 from metrics.matching import match, sanitise
 from metrics.psnr import psnr
 
@@ -42,6 +56,10 @@ def score(job: Job, answer: Answer) -> dict[str, Any]:
     truth = _Truth(pool, splits_of(job, pool))
     if isinstance(answer, MembershipAnswer):
         return _score_membership(job, answer, truth)
+    if isinstance(answer, ExtractionAnswer):
+        return _score_extraction(job, answer, truth)
+    if isinstance(answer, AuditAnswer):
+        return _score_audit(job, answer, truth)
     return _score_reconstruction(job, answer, truth)
 
 
@@ -85,6 +103,75 @@ def _score_membership(job: Job, answer: MembershipAnswer, truth: _Truth) -> dict
         "flags": list(answer.flags),
         "diagnostics": dict(answer.diagnostics),
     }
+
+
+def _score_extraction(job: Job, answer: ExtractionAnswer, truth: _Truth) -> dict[str, Any]:
+    """The stolen model beside the true one of the attacked round, both run on the test set."""
+    assert job.cell is not None
+    assert job.cell.moment is not None
+    task = task_of(load_public(job.training_folder))
+    true = load_model(job.training_folder, load_summary(job.training_folder).observed[job.cell.moment])
+    stolen = {name: answer.model[name].detach().cpu().to(value) for name, value in true.items()}
+    test = truth.pool.take(truth.splits.test)
+    given = ExtractionTruth(
+        stolen=stolen,
+        true=true,
+        network=task.skeleton(),
+        stolen_logits=task.predict(stolen, test.images),
+        true_logits=task.predict(true, test.images),
+        labels=test.labels,
+    )
+    return {
+        "scores": {
+            m.name: _as_record(m, m.score(given))
+            for m in _metrics(job, "extraction")
+            if isinstance(m, ExtractionMetric)
+        },
+        "target_indices": truth.splits.test.tolist(),
+        "flags": list(answer.flags),
+        "diagnostics": dict(answer.diagnostics),
+    }
+
+
+def _score_audit(job: Job, answer: AuditAnswer, truth: _Truth) -> dict[str, Any]:
+    """The bound that the game proves, beside what the defense claims for a round and for the whole training."""
+    bits = bits_of(job)
+    if answer.scores.shape != bits.shape:
+        raise AttackFailed(f"the attack must score {len(bits)} trials; given: {len(answer.scores)}")
+    assert job.cell is not None
+    claims = load_summary(job.training_folder).claims
+    promised = _promised(claims, job.cell.threat)
+    given = AuditTruth(answer.scores, bits, promised.get("delta", DELTA))
+    scores = {m.name: _as_record(m, m.score(given)) for m in _metrics(job, "audit") if isinstance(m, AuditMetric)}
+    for score in scores.values():
+        score.details.update(promised)
+    return {
+        "scores": scores,
+        "target_indices": open_game(job, truth.pool, truth.splits).indices.tolist(),
+        "members": bits.tolist(),
+        "member_scores": answer.scores.double().tolist(),
+        "flags": list(answer.flags),
+        "diagnostics": dict(answer.diagnostics),
+    }
+
+
+def _promised(claims: Mapping[str, Any], threat: str) -> dict[str, float]:
+    """What the defense claims against this threat, as details of a score: epsilon of a round and composed, delta.
+
+    `claimed` is what it says of a round, `round` what its noise gives this threat (if it were Gaussian), `composed` the
+    same over the whole training. Where epsilon is meant for the whole training, its share of a round is `round`.
+    """
+    if threat not in claims.get("epsilon_against", [threat]):
+        return {}
+    by_threat = {name: claims.get(f"epsilon_{name}_by_threat") or {} for name in ("round", "total")}
+    one = by_threat["round"].get(threat, claims.get("epsilon_round_if_gaussian"))
+    found = {
+        "claimed": one if claims.get("mode") == "corrected" else claims.get("epsilon_claimed"),
+        "round": one,
+        "composed": by_threat["total"].get(threat, claims.get("epsilon_total_if_gaussian")),
+        "delta": claims.get("delta"),
+    }
+    return {name: float(value) for name, value in found.items() if value is not None}
 
 
 def _score_reconstruction(job: Job, answer: ReconstructionAnswer, truth: _Truth) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, ValidationError
 
@@ -17,6 +17,9 @@ from leaderboard.jobs import Job
 from leaderboard.plan import Plan
 from leaderboard.record import Record
 from leaderboard.table import Table
+
+if TYPE_CHECKING:  # at run time only who asks for a table loads what it needs
+    from leaderboard.tables import Board
 
 MAX_RECORD_BYTES = 50_000_000
 
@@ -82,11 +85,25 @@ class Run:
         current = {job.record_file.name for job in self.jobs}
         return sum(path.name not in current for path in (self.folder / "records").glob("*.json"))
 
+    @property
+    def records_folder(self) -> Path:
+        """Where records and reconstructions lie."""
+        return self.folder / "records"
+
+    @property
+    def report_folder(self) -> Path:
+        """Where the page goes."""
+        return self.folder / "report"
+
+    def boards(self) -> list[Board]:
+        """The rankings of this run, with the evidence behind them."""
+        from leaderboard.tables import ranking_boards
+
+        return ranking_boards(self.records, self.file.control, self.file.utility_gate)
+
     def rankings(self) -> list[Table]:
         """The ranking tables of this run."""
-        from leaderboard.tables import ranking_tables
-
-        return ranking_tables(self.records, self.file.control, self.file.utility_gate)
+        return [board.table for board in self.boards()]
 
     def job_of(self, record: Record) -> Job | None:
         """The job that made a record of this run."""
@@ -111,11 +128,12 @@ def open_run(folder: Path) -> Run:
 def load_view(run: str | Path, threat: str, *, defense: str = "", dataset: str = "", seed: int | None = None) -> Any:
     """The view of a threat on a kept training of a run, for a notebook: `load_view("runs/quick", "server")`.
 
-    Without `defense`, `dataset` or `seed`, the first of the run is taken.
+    Without `defense`, `dataset` or `seed`, the first of the run is taken. The threat `server:active` opens a training
+    in which the server deviates, every other threat an honest one.
     """
     from datasets.loading import load_pool
     from federation.settings import client_name
-    from federation.view import parse_threat
+    from federation.view import ACTIVE, parse_threat
     from leaderboard.training import open_view, splits_of
 
     jobs = open_run(Path(run)).jobs
@@ -131,10 +149,12 @@ def load_view(run: str | Path, threat: str, *, defense: str = "", dataset: str =
         if defense in ("", job.training.defense.label)
         and dataset in ("", job.training.dataset.label)
         and seed in (None, job.training.seed)
+        and job.training.active == (threat == ACTIVE)
         and job.training_folder.is_dir()
     ]
     if not fits:
-        raise UserError(f"No finished training in {run} fits defense '{defense}', dataset '{dataset}', seed {seed}.")
+        wanted = f"threat '{threat}', defense '{defense}', dataset '{dataset}', seed {seed}"
+        raise UserError(f"No finished training in {run} fits {wanted}.")
     pool = load_pool(fits[0].make_dataset())
     shards = {client_name(i): pool.take(s) for i, s in enumerate(splits_of(fits[0], pool).shards)}
     return open_view(fits[0].training_folder, parse_threat(threat, len(shards)), shards)

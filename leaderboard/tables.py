@@ -1,102 +1,164 @@
-"""From records to tables: one ranking a data set, goal and threat, and the list of all cells."""
+"""From records to tables: one ranking a data set, goal and threat."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from attacks.base import NOTHING_TO_IMITATE
 from core.seeds import natural_order
+from leaderboard.audits import AUDIT, NOTES, PLAIN_AUDIT, audit_cells
+from leaderboard.gap import gap_of
 from leaderboard.ranking import (
     Evidence,
     aligned,
-    auc_draws,
     compare,
+    extraction_harm,
     gather,
-    halves,
-    mean_interval,
     membership_harm,
     percentile_interval,
     ranks,
     reconstruction_harm,
-    tpr_at,
-    worst,
 )
 from leaderboard.record import Record
-from leaderboard.scoring import PRIOR
-from leaderboard.statistics import Interval, wilson
+from leaderboard.rows import (
+    EXTRACTION,
+    MEMBERSHIP,
+    PLAIN_COLUMNS,
+    RECONSTRUCTION,
+    RECONSTRUCTION_REST,
+    Harm,
+    RankedRow,
+    extraction_row,
+    is_prior,
+    membership_row,
+    reconstruction_row,
+)
 from leaderboard.table import Cell, Column, Row, Table
 from leaderboard.utility import Utility, utility_of
 
-TOO_FEW = "the reported half has fewer than 100 non-members"
+#: the order of tables: goals, what membership is about, threats (`server+clients:m` by m)
+GOALS = ("reconstruction", "membership", "extraction", "audit")
+ABOUT = ("training", "batch")
+THREATS = ("server", "server+keys", "server+clients", "server:active", "client")
+#: the control's model is open to everyone: an extraction that agrees with it on fewer test records does not work
+FAITHFUL = 99.0
+RANK = Column("rank", "rank", digits=0, direction="lower", help="1 leaks least; equal ranks are ties")
 COMMON = (
-    Column("rank", "rank", digits=0, direction="lower", help="1 leaks least; equal ranks are ties"),
     Column("defense", "defense"),
     Column("accuracy", "accuracy", unit="%", digits=1, direction="higher", help="test accuracy of the global model"),
-    Column("attack", "worst attack", help="the attack that did most harm, chosen on the other half of the targets"),
-)
-RECONSTRUCTION = (
-    *COMMON,
-    Column(
-        "identified",
-        "identified",
-        unit="%",
-        digits=1,
-        direction="lower",
-        help="the original is nearest of all decoys",
-    ),
-    Column("lpips", "LPIPS", digits=3, direction="higher"),
-    Column("psnr", "PSNR", unit="dB", digits=2, direction="lower"),
-    Column(
-        "excess", "over prior", unit="dB", digits=2, direction="lower", help="PSNR above the best guess without attack"
-    ),
-    Column(
-        "each",
-        "per-target worst",
-        unit="dB",
-        digits=2,
-        direction="lower",
-        help="best attack for each target, over prior",
-    ),
-)
-MEMBERSHIP = (
-    *COMMON,
-    Column("auc", "AUC", digits=3, direction="lower"),
-    Column("tpr", "TPR at 1 % FPR", unit="%", digits=1, direction="lower"),
-    Column(
-        "asr", "ASR", unit="%", digits=1, direction="lower", help="balanced accuracy; the threshold never saw the truth"
-    ),
 )
 
 
 @dataclass(frozen=True)
-class RankedRow:
-    """A defense's row before ranks are known: its cells, and what it is compared by."""
+class Place:
+    """What a table is about."""
 
-    defense: str
-    cells: dict[str, Cell]
-    order: tuple[float, ...]
-    harms: dict[str, np.ndarray[tuple[int], np.dtype[np.float64]]]
-    strata: np.ndarray[tuple[int], np.dtype[np.int64]]
+    dataset: str
+    goal: str
+    about: str
+    threat: str
+
+    @property
+    def order(self) -> tuple[str, int, int, int, int, str]:
+        """Tables stand in this order."""
+        family = "server+clients" if self.threat.startswith("server+clients:") else self.threat
+        known = THREATS.index(family) if family in THREATS else len(THREATS)
+        place = GOALS.index(self.goal), ABOUT.index(self.about), known
+        return self.dataset, *place, len(self.threat), self.threat  # by length: 2 colluders come before 10
+
+    @property
+    def title(self) -> str:
+        """The table's title, without the round."""
+        goal = {"batch": "Membership in the batch"}.get(self.about, self.goal.capitalize())
+        return f"{goal}, {self.dataset}, threat {self.threat}"
+
+
+def place_of(record: Record) -> Place:
+    """The table that a record belongs to."""
+    cell = record.cell
+    return Place(cell.training.dataset.label, cell.goal, cell.about, cell.threat)
+
+
+@dataclass(frozen=True)
+class Board:
+    """A table with what figures need beside it: its place, whether it ranks, and the evidence behind its rows."""
+
+    place: Place
+    table: Table
+    valid: bool
+    rows: tuple[RankedRow, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """How a goal is ranked: by which harm, in which columns, and what makes its control valid ("" or why not)."""
+
+    harm: Harm
+    row: Callable[[str, list[Evidence]], RankedRow | None]
+    columns: tuple[Column, ...]
+    broken: Callable[[RankedRow], str]
+    items: str
+    rest: tuple[Column, ...] = ()
+
+
+def _not_above_prior(control: RankedRow) -> str:
+    return "its PSNR is not above the prior" if control.cells["excess"].text is not None else ""
+
+
+def _coin(control: RankedRow) -> str:
+    low = control.cells["auc"].low
+    return "" if low is not None and low > 0.5 else "its AUC interval is not above 0.5"
+
+
+def _unfaithful(control: RankedRow) -> str:
+    return "" if control.order[0] >= FAITHFUL / 100 else f"its fidelity is below {FAITHFUL:g} %, and it hides nothing"
+
+
+KINDS = {
+    "reconstruction": _Kind(
+        reconstruction_harm, reconstruction_row, RECONSTRUCTION, _not_above_prior, "targets", RECONSTRUCTION_REST
+    ),
+    "membership": _Kind(membership_harm, membership_row, MEMBERSHIP, _coin, "targets"),
+    "extraction": _Kind(extraction_harm, extraction_row, EXTRACTION, _unfaithful, "test records"),
+}
 
 
 def ranking_tables(records: Sequence[Record], control: str, gate: float) -> list[Table]:
     """One table a data set, goal and threat, in a fixed order."""
-    groups: dict[tuple[str, str, str], list[Record]] = {}
+    return [board.table for board in ranking_boards(records, control, gate)]
+
+
+def ranking_boards(records: Sequence[Record], control: str, gate: float) -> list[Board]:
+    """The tables with the evidence behind them, in a fixed order."""
+    groups: dict[Place, list[Record]] = {}
     for record in records:
-        cell = record.cell
-        groups.setdefault((cell.training.dataset.label, cell.goal, cell.threat), []).append(record)
-    order = {"reconstruction": 0, "membership": 1, "extraction": 2, "audit": 3}
-    tables = []
-    for (dataset, goal, threat), group in sorted(
-        groups.items(), key=lambda item: (item[0][0], order[item[0][1]], item[0][2])
-    ):
-        build = {"reconstruction": _reconstruction_table, "membership": _membership_table}.get(goal)
-        if build is not None:
-            tables.append(build(dataset, threat, group, utility_of(group, control, gate)))
-    return tables
+        groups.setdefault(place_of(record), []).append(record)
+    boards = []
+    for place, group in sorted(groups.items(), key=lambda item: item[0].order):
+        # of all goals and threats: a training is the same for all of them, but for those of an active server
+        trained = [record for record in records if record.cell.training.dataset.label == place.dataset]
+        utility = utility_of(trained, control, gate)
+        group = _with_control(place, group, records, control)
+        boards.append(_audit(place, group, utility) if place.goal == "audit" else _ranked(place, group, utility))
+    return boards
+
+
+def _with_control(place: Place, group: list[Record], records: Sequence[Record], control: str) -> list[Record]:
+    """The records of a table; where the server is active, the control's are those of its honest server.
+
+    Nothing is hidden from that server, so there is nothing that it could gain by deviating.
+    """
+    if place.threat != "server:active":
+        return group
+    of_control = [r for r in group if r.cell.training.defense.label == control]
+    if any(record.status == "ok" for record in of_control):
+        return group
+    honest = replace(place, threat="server")
+    borrowed = [r for r in records if place_of(r) == honest and r.cell.training.defense.label == control]
+    return [r for r in group if r not in of_control] + borrowed
 
 
 def _by_defense(records: Sequence[Record]) -> dict[str, list[Record]]:
@@ -104,147 +166,113 @@ def _by_defense(records: Sequence[Record]) -> dict[str, list[Record]]:
     return {name: [r for r in records if r.cell.training.defense.label == name] for name in names}
 
 
-def _reconstruction_table(dataset: str, threat: str, records: list[Record], utility: Utility) -> Table:
+def _ranked(place: Place, records: list[Record], utility: Utility) -> Board:
+    """A table of a goal whose outcome is known target by target."""
+    kind = KINDS[place.goal]
     groups = {name: gather(group) for name, group in _by_defense(records).items()}
     everything = [evidence for found in groups.values() for evidence in found]
-    moment = _ranking_moment(groups.get(utility.control) or everything)
-    rows, notes = [], []
-    for name, found in groups.items():
-        here = aligned([evidence for evidence in found if evidence.moment == moment])
-        row = _reconstruction_row(name, here)
-        if row is not None:
-            rows.append(row)
-    valid = any(row.defense == utility.control and row.cells["excess"].text is None for row in rows)
-    if not valid:
-        known = any(row.defense == utility.control for row in rows)
-        notes.append(_invalid(utility.control, "its PSNR is not above the prior" if known else "it has no score"))
-    if everything and not any(_is_prior(evidence) for evidence in everything):
+    moment = _ranking_moment(groups.get(utility.control) or everything, kind.harm)
+    here = {name: aligned([e for e in found if e.moment == moment]) for name, found in groups.items()}
+    rows = [row for row in (kind.row(name, found) for name, found in here.items()) if row is not None]
+    reasons = _why_nobody(place, kind, rows, records, utility)
+    notes = list(reasons)
+    if place.goal == "reconstruction" and everything and not any(is_prior(evidence) for evidence in everything):
         notes.append("There is no prior among the attacks, so there is nothing to compare with: add it to the suite.")
-    title = f"Reconstruction, {dataset}, threat {threat}" + (f", {moment} round" if moment else "")
-    return _finish(title, RECONSTRUCTION, rows, notes, records, utility, valid)
+    notes += _remarks(records)
+    if rows:
+        count = len(rows[0].strata)
+        notes.append(f"Scores are over {count} {kind.items}, the half on which the attack was not chosen.")
+    order = _order(rows, records, utility, valid=not reasons)
+    beside = PLAIN_COLUMNS[place.goal] if _any_adaptive(records) else ()
+    columns = (RANK, *COMMON, *kind.columns, *beside, *kind.rest)
+    body = [(name, {"rank": order[name], **_by_name(rows)[name].cells}) for name in order]
+    table = _table(place.title + (f", {moment} round" if moment else ""), columns, body, notes, records, utility)
+    return Board(place, table, not reasons, tuple(rows))
 
 
-def _ranking_moment(control: list[Evidence]) -> str | None:
+def _audit(place: Place, records: list[Record], utility: Utility) -> Board:
+    """The table of audits: listed by name, not ranked."""
+    found = {name: audit_cells(group) for name, group in _by_defense(records).items()}
+    body = [(name, cells) for name, cells in found.items() if cells is not None]
+    control = found.get(utility.control)
+    valid = control is not None and bool(control["audited"].value)
+    why = "it has no score" if control is None else "its audit proves no epsilon"
+    columns = (*COMMON, *AUDIT, *(PLAIN_AUDIT if _any_adaptive(records) else ()))
+    notes = [*([] if valid else [_invalid(utility.control, why)]), *_remarks(records), *NOTES]
+    return Board(place, _table(place.title, columns, body, notes, records, utility), valid)
+
+
+def _ranking_moment(control: list[Evidence], harm: Harm) -> str | None:
     """The observed round in which the control breaks most (anybody, where the control has no score at all)."""
-    attacks = [evidence for evidence in control if not _is_prior(evidence)] or control
-    return max(attacks, key=reconstruction_harm).moment if attacks else None
+    attacks = [evidence for evidence in control if not is_prior(evidence)] or control
+    return max(attacks, key=harm).moment if attacks else None
 
 
-def _is_prior(evidence: Evidence) -> bool:
-    return evidence.records[0].cell.attack.name == PRIOR
+def _why_nobody(
+    place: Place, kind: _Kind, rows: Sequence[RankedRow], records: Sequence[Record], utility: Utility
+) -> list[str]:
+    """Why a table ranks nobody: its control does not break, or there is no generalisation gap; empty where it ranks."""
+    control = _by_name(rows).get(utility.control)
+    why = "it has no score" if control is None else kind.broken(control)
+    reasons = [_invalid(utility.control, why)] if why else []
+    # what was in a batch shows in its gradient, whether the model generalises or not
+    gap = gap_of(records, utility.control) if (place.goal, place.about) == ("membership", "training") else None
+    return reasons + ([gap.note] if gap is not None and not gap.is_there else [])
 
 
-def _best_prior(found: list[Evidence]) -> Evidence | None:
-    priors = [evidence for evidence in found if _is_prior(evidence)]
-    return max(priors, key=lambda evidence: evidence.mean("psnr") or 0.0) if priors else None
+def _by_name(rows: Sequence[RankedRow]) -> dict[str, RankedRow]:
+    return {row.defense: row for row in rows}
 
 
-def _reconstruction_row(name: str, found: list[Evidence]) -> RankedRow | None:
-    """A defense's worst case among all attacks, the prior included, on the reporting half."""
-    picked = worst(found, reconstruction_harm)
-    prior = _best_prior(found)
-    if picked is None or prior is None:
-        return None
-    reported, _ = picked
-    _, rows = halves(prior)
-    floor = prior.take(rows).values["psnr"]
-    excess = reported.values["psnr"] - floor
-    each = np.max([evidence.take(rows).values["psnr"] for evidence in found], axis=0) - floor
-    interval = mean_interval(excess, reported.strata)
-    hits = reported.values["identified"]
-    below = interval.low <= 0
-    lpips = reported.mean("lpips")
-    link = reported.records[0].key
-    cells = {
-        "attack": Cell(reported.attack, link=link),
-        "identified": _share(int(hits.sum()), len(hits)),
-        "lpips": Cell(lpips, note="" if lpips is not None else reported.records[0].scores["lpips"].reason),
-        "psnr": Cell(reported.mean("psnr"), link=link),
-        "excess": _bounded(float(excess.mean()), interval, text="≤ prior" if below else None),
-        "each": Cell(float(each.mean())),
-    }
-    harms = {"identified": hits, "excess": np.zeros_like(excess) if below else excess}
-    if lpips is not None:
-        harms["lpips"] = -reported.values["lpips"]
-    order = (float(hits.mean()), -(lpips or 0.0), float(harms["excess"].mean()))
-    return RankedRow(name, cells, order, harms, reported.strata)
+def _order(rows: Sequence[RankedRow], records: Sequence[Record], utility: Utility, *, valid: bool) -> dict[str, Cell]:
+    """The cell of the rank of every defense, in the order of the table; those that may not be ranked come last."""
+    by_name = _by_name(rows)
+    able = [row for row in rows if not _why_not(row.defense, utility, records)]
+    names = [row.defense for row in sorted(able, key=lambda row: row.order)]
+    found = ranks(names, lambda a, b: _compare(by_name[a], by_name[b])) if valid else dict.fromkeys(names)
+    return {name: Cell(found.get(name)) for name in [*found, *(name for name in by_name if name not in found)]}
 
 
-def _membership_table(dataset: str, threat: str, records: list[Record], utility: Utility) -> Table:
-    rows = []
-    for name, group in _by_defense(records).items():
-        row = _membership_row(name, aligned(gather(group)))
-        if row is not None:
-            rows.append(row)
-    control = [row for row in rows if row.defense == utility.control]
-    valid = any(row.cells["auc"].low is not None and row.cells["auc"].low > 0.5 for row in control)
-    why = "its AUC interval is not above 0.5" if control else "it has no score"
-    notes = [] if valid else [_invalid(utility.control, why)]
-    return _finish(f"Membership, {dataset}, threat {threat}", MEMBERSHIP, rows, notes, records, utility, valid)
-
-
-def _membership_row(name: str, found: list[Evidence]) -> RankedRow | None:
-    """A defense's worst case among all membership attacks, on the reporting half of the candidates."""
-    picked = worst(found, membership_harm)
-    if picked is None:
-        return None
-    reported, _ = picked
-    draws = auc_draws(reported)
-    (value,) = membership_harm(reported)
-    member = reported.values["member"] > 0
-    decided = reported.values["decision"] > 0
-    asr = (decided[member].mean() + (~decided[~member]).mean()) / 2
-    score, truth, seeds = reported.values["score"], reported.values["member"], reported.strata
-    rates = [tpr_at(score[seeds == seed], truth[seeds == seed], 0.01) for seed in np.unique(seeds)]
-    known = [rate for rate in rates if rate is not None]
-    cells = {
-        "attack": Cell(reported.attack, link=reported.records[0].key),
-        "auc": _bounded(value, percentile_interval(draws)),
-        "tpr": Cell(100 * float(np.mean(known)) if known else None, note="" if known else TOO_FEW),
-        "asr": Cell(100 * float(asr)),
-    }
-    return RankedRow(name, cells, (value,), {"auc": draws}, reported.strata)
-
-
-def _finish(
+def _table(
     title: str,
     columns: Sequence[Column],
-    rows: list[RankedRow],
-    notes: list[str],
-    records: list[Record],
+    body: Sequence[tuple[str, dict[str, Cell]]],
+    notes: Sequence[str],
+    records: Sequence[Record],
     utility: Utility,
-    valid: bool,
 ) -> Table:
-    """Ranks, the utility gate and the remarks that every ranking has."""
-    by_name = {row.defense: row for row in rows}
-    why = {name: _why_not(name, utility, records) for name in by_name}
-    ranked = sorted((row for row in rows if not why[row.defense]), key=lambda row: row.order)
-    names = [row.defense for row in ranked]
-    order = ranks(names, lambda a, b: _compare(by_name[a], by_name[b])) if valid else dict.fromkeys(names, None)
-    done = []
-    for name in [*order, *(name for name in by_name if why[name])]:
-        rank = Cell(order.get(name), note=why[name])
-        common = {"rank": rank, "defense": Cell(name), "accuracy": utility.cell(name)}
-        done.append(Row({**common, **by_name[name].cells}, muted=bool(why[name])))
+    """The table with what every one has: accuracy, the utility gate and its remark, the best marked."""
+    rows = []
+    for name, cells in body:
+        why = _why_not(name, utility, records)
+        first = columns[0].key
+        mine = {**cells, "defense": Cell(name), "accuracy": utility.cell(name)}
+        mine[first] = replace(mine[first], note=why)
+        rows.append(Row({c.key: mine[c.key] for c in columns if c.key in mine}, muted=bool(why)))
+    gate = [utility.note] if RANK in columns else []
+    table = Table(title, tuple(columns), tuple(rows), (*notes, *gate))
+    return table.mark_best() if sum(not row.muted for row in rows) > 1 else table
+
+
+def _remarks(records: Sequence[Record]) -> list[str]:
+    """What the reader must know of the attacks: which gave no score, and whether any knew the defense."""
     broken = [record for record in records if record.status != "ok"]
-    if broken:
-        notes = [*notes, f"{len(broken)} of {len(records)} cells did not give a score; see the list of cells."]
-    if not any(_is_adaptive(record) for record in records):
-        notes = [
-            *notes,
-            "Only plain attacks ran here: none of them knows the defense. A good rank shows no more than that.",
-        ]
-    if rows:
-        notes = [*notes, f"Scores are over {len(rows[0].strata)} targets, the half on which the attack was not chosen."]
-    notes = [*notes, utility.note]
-    table = Table(title, tuple(columns), tuple(done), tuple(notes))
-    return table.mark_best() if len(ranked) > 1 else table
+    notes = [f"{len(broken)} of {len(records)} cells did not give a score; see the list of cells."] if broken else []
+    if not _any_adaptive(records):
+        notes.append(
+            "Only plain attacks ran here: none of them knows the defense. A good rank shows no more than that."
+        )
+    return notes
 
 
-def _is_adaptive(record: Record) -> bool:
-    """Whether the attack gave an answer and really used what it knows of the defense."""
-    plain = any(flag.startswith(NOTHING_TO_IMITATE) for flag in record.flags)
-    return record.cell.adaptive and record.status == "ok" and not plain
+def _any_adaptive(records: Sequence[Record]) -> bool:
+    """Whether any attack gave an answer and really used what it knows of the defense."""
+
+    def used(record: Record) -> bool:
+        plain = any(flag.startswith(NOTHING_TO_IMITATE) for flag in record.flags)
+        return record.cell.adaptive and record.status == "ok" and not plain
+
+    return any(used(record) for record in records)
 
 
 def _why_not(name: str, utility: Utility, records: Sequence[Record]) -> str:
@@ -261,7 +289,7 @@ def _compare(first: RankedRow, second: RankedRow) -> int:
     if "auc" in first.harms:  # bootstrap draws with the same resamples: their differences are paired
         interval = percentile_interval(first.harms["auc"] - second.harms["auc"])
         return 0 if interval.low <= 0 <= interval.high else -1 if interval.high < 0 else 1
-    if first.cells["excess"].text and second.cells["excess"].text:
+    if "excess" in first.harms and first.cells["excess"].text and second.cells["excess"].text:
         return 0
     common = np.intersect1d(first.strata, second.strata)
     if not len(common):
@@ -276,14 +304,3 @@ def _compare(first: RankedRow, second: RankedRow) -> int:
 
 def _invalid(control: str, why: str) -> str:
     return f"The control ({control}) does not break here: {why}. The attacks show nothing, and nobody is ranked."
-
-
-def _share(hits: int, count: int) -> Cell:
-    interval = wilson(hits, count)
-    return Cell(100 * hits / count, 100 * interval.low, 100 * interval.high)
-
-
-def _bounded(value: float, interval: Interval, text: str | None = None) -> Cell:
-    finite = np.isfinite(interval.low) and np.isfinite(interval.high)
-    low, high = (interval.low, interval.high) if finite else (None, None)
-    return Cell(value, low, high, text=text)

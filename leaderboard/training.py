@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -73,17 +73,45 @@ def run_training(job: Job) -> None:
     shards = {client_name(index): pool.take(shard) for index, shard in enumerate(splits.shards)}
     watch = Watch.model_validate(job.training.observe)
     fresh = job.training.keys == "fresh"
+    curve = _Curve(public, pool.take(splits.test))
     outcome = Federation(
-        job.make_defense(), public, shards, watch, job.private_seed, fresh_keys=fresh, progress=_progress()
+        job.make_defense(),
+        public,
+        shards,
+        watch,
+        job.private_seed,
+        fresh_keys=fresh,
+        progress=_progress(),
+        after_round=curve.note,
     ).run()
     summary = _summary(job, outcome, pool, splits, time.perf_counter() - started)
+    summary = summary.model_copy(update={"accuracy_by_round": curve.found})
     with whole_folder(job.training_folder) as folder:
         outcome.transcript.save(folder)
         save_file(_flat({**outcome.models, "final": outcome.model}), str(folder / "models.safetensors"))
         (folder / "public.json").write_text(public.model_dump_json())
         secrets = {party: secret.hex() for party, secret in outcome.secrets.items()}
         (folder / "secrets.json").write_text(json.dumps(secrets))
+        batches = {index: positions.tolist() for index, positions in outcome.batches.items()}
+        (folder / "batches.json").write_text(json.dumps(batches))
         (folder / "summary.json").write_text(json.dumps(summary.model_dump(mode="json"), allow_nan=False))
+
+
+class _Curve:
+    """The test accuracy as training goes on, at the ends of some 20 epochs and of the run."""
+
+    POINTS = 20  # a long training has one of so many epochs looked at
+
+    def __init__(self, public: Public, test: LabelledImages) -> None:
+        self.task, self.test = task_of(public), test
+        epoch = max(1, max(public.shard_sizes) // public.training.batch_size)
+        self.every, self.last = epoch * max(1, public.total_rounds // epoch // self.POINTS), public.total_rounds
+        self.found: dict[int, float] = {}
+
+    def note(self, done: int, model: Callable[[], Parameters]) -> None:
+        """After a round: measure where one is due."""
+        if len(self.test) and (done % self.every == 0 or done == self.last):
+            self.found[done] = accuracy(self.task.predict(model(), self.test.images), self.test.labels)
 
 
 def _progress() -> Any:
@@ -109,6 +137,7 @@ def _summary(job: Job, outcome: Outcome, pool: ImagePool, splits: Splits, second
         accuracy=share(splits.test),
         test_records=len(splits.test),
         train_accuracy=share(splits.members),
+        train_records=len(splits.members),
         rounds=outcome.public.total_rounds,
         client_rounds=outcome.client_rounds,
         parameters=sum(outcome.model[name].numel() for name in task.parameter_names),
@@ -155,6 +184,12 @@ def load_model(folder: Path, when: int | str) -> Parameters:
     prefix = f"{when}/"
     tensors = load_file(str(folder / "models.safetensors"))
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+
+def load_batch(folder: Path, round_index: int) -> torch.Tensor | None:
+    """Where in the victim's shard its batch of an observed round lies (N,); None where it dropped out. In no view."""
+    found = json.loads((folder / "batches.json").read_text()).get(str(round_index))
+    return None if found is None else torch.tensor(found, dtype=torch.int64)
 
 
 def open_view(folder: Path, threat: Threat, shards: Mapping[str, LabelledImages]) -> View:

@@ -32,8 +32,10 @@ class Utility:
 
     def verdict(self, defense: str) -> str:
         """Why a defense is not ranked."""
+        if defense not in self.accuracy:
+            return "its accuracy is not known: no finished training of it with an honest server is among the records"
         needed = 100 * (self.needed or 0.0)
-        return f"does not train: {100 * self.accuracy.get(defense, 0.0):.2f} % accuracy, {needed:.2f} % needed"
+        return f"does not train: {100 * self.accuracy[defense]:.2f} % accuracy, {needed:.2f} % needed"
 
     def cell(self, defense: str) -> Cell:
         """The accuracy as a table cell, with its Wilson interval."""
@@ -54,9 +56,14 @@ class Utility:
 
 
 def utility_of(records: Sequence[Record], control: str, gate: float) -> Utility:
-    """Mean accuracy over seeds, each training counted once, with the Wilson interval over all test images."""
+    """Mean accuracy over seeds, each training counted once, with the Wilson interval over all test images.
+
+    Trainings in which the server deviates do not count: the utility of a scheme is that of its honest run.
+    """
     hits: dict[str, dict[str, tuple[float, int]]] = {}
     for record in records:
+        if record.cell.training.active:
+            continue
         if record.training is not None and record.training.accuracy is not None:
             found = hits.setdefault(record.cell.training.defense.label, {})
             found[record.training.key] = (record.training.accuracy, record.training.test_records)

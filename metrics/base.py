@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from core.plugins import Plugin
+from federation.payload import Parameters
 
 Goal = Literal["reconstruction", "membership", "extraction", "audit", "training"]
 
@@ -52,6 +53,31 @@ class MembershipTruth:
     members: Tensor
 
 
+@dataclass(frozen=True)
+class ExtractionTruth:
+    """What extraction metrics get: the stolen and the true model of the attacked round, and what both say of the test.
+
+    `network` is the architecture (its own weights mean nothing); `stolen_logits` and `true_logits` (N, classes) are in
+    eval mode on the test images, whose labels are `labels` (N,).
+    """
+
+    stolen: Parameters
+    true: Parameters
+    network: nn.Module
+    stolen_logits: Tensor
+    true_logits: Tensor
+    labels: Tensor
+
+
+@dataclass(frozen=True)
+class AuditTruth:
+    """What audit metrics get: `scores` (N,), higher means world 1; `worlds` (N,) bool, True where it was; delta."""
+
+    scores: Tensor
+    worlds: Tensor
+    delta: float
+
+
 class Metric(Plugin):
     """Base of all metrics; `version` grows whenever the definition changes."""
 
@@ -88,3 +114,23 @@ class MembershipMetric(Metric):
     @abstractmethod
     def score(self, truth: MembershipTruth) -> Score:
         """Score membership decisions."""
+
+
+class ExtractionMetric(Metric):
+    """A metric on a stolen model."""
+
+    goal: ClassVar[Goal] = "extraction"
+
+    @abstractmethod
+    def score(self, truth: ExtractionTruth) -> Score:
+        """Score a stolen model."""
+
+
+class AuditMetric(Metric):
+    """A metric on the scores of a distinguishing game."""
+
+    goal: ClassVar[Goal] = "audit"
+
+    @abstractmethod
+    def score(self, truth: AuditTruth) -> Score:
+        """Score a game."""

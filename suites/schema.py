@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 import yaml
 from pydantic import Field, ValidationError, model_validator
@@ -53,6 +53,10 @@ class AttackEntry(Entry):
     known_members: float = Field(
         0, ge=0, lt=1, description="share of members and of non-members that a membership attack is told, not evaluated"
     )
+    about: Literal["training", "batch"] = Field(
+        "training",
+        description="membership: was a record trained on at all, or in the victim's batch of each observed round",
+    )
 
 
 class Suite(Settings):
@@ -89,6 +93,11 @@ class Suite(Settings):
             for threat in attack.threats:
                 _check_threat(threat, self.training.clients)
         return self
+
+
+def is_about_rounds(goal: str, entry: AttackEntry) -> bool:
+    """Whether an attack of this goal is run once for each observed round, not once on the whole training."""
+    return goal in ("reconstruction", "extraction") or entry.about == "batch"
 
 
 def _check_threat(threat: str, clients: int) -> None:
@@ -158,8 +167,11 @@ def check_plugins(suite: Suite) -> None:
         )
     for attack in suite.attacks:
         made = registry.create("attack", attack.name, attack.params)
-        if made.describe()["goal"] == "reconstruction" and not suite.observe.rounds:
-            raise UserError(f"The attack '{attack.title}' rebuilds what it observes: observe.rounds must not be empty.")
+        goal = made.describe()["goal"]
+        if attack.about == "batch" and goal != "membership":
+            raise UserError(f"The attack '{attack.title}' has no 'about: batch': its goal is {goal}, not membership.")
+        if is_about_rounds(goal, attack) and not suite.observe.rounds:
+            raise UserError(f"The attack '{attack.title}' is about observed rounds: observe.rounds must not be empty.")
     if suite.control not in [defense.title for defense in suite.defenses]:
         titles = [defense.title for defense in suite.defenses]
         raise unknown_name("control (a defense of the suite)", suite.control, titles)

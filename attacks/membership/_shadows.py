@@ -8,25 +8,34 @@ records (online: the attacker knows which records are asked about, not the answe
 Kept under `.cache/shadows/<key>/`, one file a model. The key is the digest of all that decides a model and its outputs:
 settings, defense, threat, records, our source files, torch's version. So a pool is shared by all attacks on one
 target, a killed one continues where it stopped, a larger one takes over the models of a smaller one, and none is
-ever that of another configuration.
+ever that of another configuration. Processes that need the same pool at the same time share the work: each model is
+trained by whoever holds its lock. Nothing is ever removed: `make clean-cache` does.
 """
 
 from __future__ import annotations
 
 import hashlib
+import multiprocessing
 import sys
 import time
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
-from attacks.base import STOPPED, Knowledge
+from attacks.base import STOPPED, Knowledge, MembershipAnswer, MembershipAttack, MembershipTask
 from attacks.membership._signals import joined, outputs_and_features, own_records
 from core import registry
 from core.errors import Unsupported
-from core.files import keep_tensors, kept_tensors
+from core.files import keep_tensors, kept_tensors, locked
 from core.registry import ROOT
 from core.seeds import derive_seed, digest_of
 from core.sources import source_digests
@@ -34,9 +43,13 @@ from datasets.base import LabelledImages
 from federation.payload import Parameters, raw_bytes
 from federation.settings import Moment, Watch
 from federation.shadow import train_shadow
+from federation.task import Task
 
 FOLDER = ROOT / ".cache" / "shadows"
 FINAL = "final"
+#: seconds between two looks at models that other processes are training
+PAUSE = 0.2
+Precision = Literal["float32", "bfloat16"]
 
 
 @dataclass(frozen=True)
@@ -55,6 +68,16 @@ class Signals:
     def final(self) -> Tensor:
         """The logits of the final model."""
         return self.logits[FINAL]
+
+    def of(self, models: int | Tensor) -> Signals:
+        """One of N models, or some of them."""
+        logits = {moment: value[models] for moment, value in self.logits.items()}
+        return Signals(logits, {moment: value[models] for moment, value in self.norms.items()})
+
+    def on(self, records: slice | Tensor) -> Signals:
+        """The same models on some of the records."""
+        logits = {moment: value[..., records, :] for moment, value in self.logits.items()}
+        return Signals(logits, {moment: value[..., records] for moment, value in self.norms.items()})
 
 
 @dataclass(frozen=True)
@@ -120,32 +143,107 @@ def read_signals(knowledge: Knowledge, records: LabelledImages, observed: tuple[
     return Signals(logits, norms)
 
 
+class ShadowAttack(MembershipAttack):
+    """Base of attacks that compare the target with shadow models: fetch the pool, then judge."""
+
+    precision: Precision = Field(
+        "float32", description="in which shadows train; bfloat16 pays where the processor computes in it"
+    )
+
+    @property
+    @abstractmethod
+    def needed(self) -> int:
+        """How many shadow models."""
+
+    @property
+    def online(self) -> bool:
+        """Whether the shadows also learn halves of the candidates."""
+        return False
+
+    def infer(self, knowledge: Knowledge, task: MembershipTask) -> MembershipAnswer:
+        """Train or fetch the shadows, read the target on the same records, judge the candidates."""
+        pool = shadow_pool(knowledge, task.candidates, self.needed, online=self.online, precision=self.precision)
+        return self.judge(knowledge.task, pool, read_signals(knowledge, pool.records), knowledge.seed)
+
+    @abstractmethod
+    def judge(self, task: Task, pool: ShadowPool, target: Signals, seed: int) -> MembershipAnswer:
+        """Score and decide the pool's candidates, by what the target gives on the pool's records."""
+
+
 def shadow_pool(
-    knowledge: Knowledge, candidates: LabelledImages, count: int, *, online: bool, folder: Path | None = None
+    knowledge: Knowledge,
+    candidates: LabelledImages,
+    count: int,
+    *,
+    online: bool,
+    precision: Precision = "float32",
+    folder: Path | None = None,
 ) -> ShadowPool:
     """The first `count` shadow models against this target, from `folder` as far as they are there.
 
-    Where the attack's time would run out, the pool ends early with whole pairs, and its flags say so.
+    Models that another process is training at this moment are left to it and fetched when they are done. Where the
+    attack's time would run out, the pool ends early with whole pairs, and its flags say so.
     """
     own = own_records(knowledge)
     sizes = len(candidates), 0 if own is None else len(own), len(knowledge.auxiliary)
     records = joined(candidates, *([] if own is None else [own]), knowledge.auxiliary)
     parts = slice(0, sizes[0]), slice(sizes[0], sizes[0] + sizes[1]), slice(sizes[0] + sizes[1], sum(sizes))
     pool = ShadowPool(records, *parts, online, torch.empty(0, 0), Signals({}, {}))
-    key = _key(knowledge, pool)
-    made: list[tuple[Tensor, Signals]] = []
-    slowest = 0.0
-    for index in range(count):
-        if len(made) >= 2 and not len(made) % 2 and knowledge.time_left() < 2 * slowest:
+    key = _key(knowledge, pool, precision)
+    made: dict[int, tuple[Tensor, Signals]] = {}
+    waiting, busy, slowest = deque(range(count)), 0, 0.0
+    while waiting:
+        paired = [index for index in made if index ^ 1 in made]
+        if paired and len(paired) == len(made) and knowledge.time_left() < 2 * slowest:
+            made = {index: made[index] for index in paired}
             break
         started = time.monotonic()
-        made.append(_model(knowledge, pool, index, key, (folder or FOLDER) / key))
+        index = waiting.popleft()
+        found = _model(knowledge, pool, index, key, precision, (folder or FOLDER) / key)
+        if found is None:
+            waiting.append(index)
+            busy += 1
+            if busy >= len(waiting):
+                time.sleep(PAUSE)
+            continue
+        made[index], busy = found, 0
         slowest = max(slowest, time.monotonic() - started)
-        knowledge.progress(f"shadow {index + 1} of {count}")
+        knowledge.progress(f"shadow {len(made)} of {count}")
     flags = ("the shadow models were trained on halves of candidates and auxiliary images",) if online else ()
     if len(made) < count:
         flags = (*flags, f"{STOPPED}: only {len(made)} of {count} shadow models")
-    return replace(pool, member=torch.stack([m for m, _ in made]), signals=_stacked([s for _, s in made]), flags=flags)
+    members, signals = zip(*(made[index] for index in sorted(made)), strict=True)
+    return replace(pool, member=torch.stack(members), signals=_stacked(signals), flags=flags)
+
+
+def train_shadows(
+    knowledge: Knowledge,
+    candidates: LabelledImages,
+    count: int,
+    *,
+    online: bool,
+    workers: int,
+    precision: Precision = "float32",
+    folder: Path | None = None,
+) -> ShadowPool:
+    """`shadow_pool`, filled by so many processes of one thread each.
+
+    Not for a cell, whose attack has one process and one thread and is charged for its own time only: for filling the
+    pool beforehand.
+    """
+    asked = partial(
+        shadow_pool, knowledge, candidates, count, online=online, precision=precision, folder=folder or FOLDER
+    )
+    start = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=start, initializer=torch.set_num_threads, initargs=(1,)) as processes:
+        for job in [processes.submit(_fill, asked) for _ in range(workers)]:
+            job.result()
+    return asked()
+
+
+def _fill(asked: Callable[[], ShadowPool]) -> None:
+    """In a process of its own: what is kept on the disk is the result."""
+    asked()
 
 
 def halves(pool: ShadowPool, key: str, index: int) -> Tensor:
@@ -159,21 +257,33 @@ def halves(pool: ShadowPool, key: str, index: int) -> Tensor:
     return member
 
 
-def _model(knowledge: Knowledge, pool: ShadowPool, index: int, key: str, folder: Path) -> tuple[Tensor, Signals]:
-    """Membership and signals of one model: kept, or trained and then kept."""
+def _model(
+    knowledge: Knowledge, pool: ShadowPool, index: int, key: str, precision: Precision, folder: Path
+) -> tuple[Tensor, Signals] | None:
+    """Membership and signals of one model: kept, or trained and then kept; None while another process trains it."""
     member = halves(pool, key, index)
     file = folder / f"{index}.safetensors"
     kept = _load(file, member)
     if kept is not None:
         return member, kept
+    with locked(file.with_suffix(".lock")) as free:
+        if not free:
+            return None
+        signals = _load(file, member)  # perhaps it was finished in between
+        if signals is None:
+            signals = _trained(knowledge, pool, member, derive_seed(key, "shadow", index), precision)
+            _keep(file, member, signals)
+    return member, signals
+
+
+def _trained(knowledge: Knowledge, pool: ShadowPool, member: Tensor, seed: int, precision: Precision) -> Signals:
+    """What a model that learned these records gives on all of them."""
     observed = _observed(knowledge)
     data = pool.records.select(member.nonzero().squeeze(1))
-    seed = derive_seed(key, "shadow", index)
     watch = Watch(rounds=observed, targets=1)
-    view = train_shadow(knowledge.defense, knowledge.public, data, knowledge.view.threat, seed, watch)
-    signals = read_signals(replace(knowledge, view=view), pool.records, observed)
-    _keep(file, member, signals)
-    return member, signals
+    mixed = precision == "bfloat16"
+    view = train_shadow(knowledge.defense, knowledge.public, data, knowledge.view.threat, seed, watch, mixed=mixed)
+    return read_signals(replace(knowledge, view=view), pool.records, observed)
 
 
 def _observed(knowledge: Knowledge) -> tuple[Moment, ...]:
@@ -183,7 +293,7 @@ def _observed(knowledge: Knowledge) -> tuple[Moment, ...]:
     return tuple(moment for index, moment in names.items() if index in rounds)
 
 
-def _key(knowledge: Knowledge, pool: ShadowPool) -> str:
+def _key(knowledge: Knowledge, pool: ShadowPool, precision: Precision) -> str:
     """The digest of all that decides the models and what is kept of them. Not the attack's seed: pools are shared."""
     defense = knowledge.defense
     defense_file = sys.modules[type(defense).__module__].__file__
@@ -197,8 +307,10 @@ def _key(knowledge: Knowledge, pool: ShadowPool) -> str:
         [list(pool.records.images.shape), hashlib.sha256(pixels).hexdigest(), hashlib.sha256(labels).hexdigest()],
         [[part.start, part.stop] for part in (pool.candidates, pool.own, pool.auxiliary)],
         pool.online,
+        precision,
         list(_observed(knowledge)),
-        source_digests([__name__, defense_file, model_file]),
+        knowledge.reading_key(),
+        source_digests([__name__, type(knowledge).__module__, defense_file, model_file]),
         torch.__version__,
     )
 
@@ -227,7 +339,7 @@ def _keep(file: Path, member: Tensor, signals: Signals) -> None:
     keep_tensors(file, tensors)
 
 
-def _stacked(signals: list[Signals]) -> Signals:
+def _stacked(signals: Sequence[Signals]) -> Signals:
     """One object for N models, with the moments that all of them have (a client may sit out an observed round)."""
     common = [moment for moment in signals[0].logits if all(moment in s.logits for s in signals)]
     return Signals(

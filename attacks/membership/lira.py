@@ -9,17 +9,18 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from attacks.base import Knowledge, MembershipAnswer, MembershipAttack, MembershipTask
+from attacks.base import MembershipAnswer
 from attacks.membership._calibration import threshold
-from attacks.membership._shadows import read_signals, shadow_pool
+from attacks.membership._shadows import ShadowAttack, ShadowPool, Signals
 from attacks.membership._signals import confidence_logit
+from federation.task import Task
 
 #: no spread is taken to be smaller than this; models that agree to the last bit would divide by zero
 SMALLEST_SPREAD = 1e-6
 Variance = Literal["global", "record"]
 
 
-class Lira(MembershipAttack):
+class Lira(ShadowAttack):
     """Is the target's confidence likelier under models that learned the record, or under those that did not?
 
     phi = log(p / (1 - p)) with the confidence p = exp(-loss) (`_signals.confidence_logit`), taken to be normal over
@@ -41,6 +42,16 @@ class Lira(MembershipAttack):
     models: int = Field(16, ge=4, le=256, multiple_of=2, description="how many shadow models")
     variance: Variance = Field("global", description="one spread for all records, or each record's own")
 
+    @property
+    def needed(self) -> int:
+        """The number of shadow models."""
+        return self.models
+
+    @property
+    def online(self) -> bool:
+        """Whether the shadows also learn halves of the candidates."""
+        return self.mode == "online"
+
     def budget(self) -> dict[str, int]:
         """The number of shadow models."""
         return {"shadows": self.models}
@@ -49,13 +60,11 @@ class Lira(MembershipAttack):
         """Every shadow is a training on half of its universe; a kept pool costs nothing."""
         return 0.0, (0.5 if self.mode == "offline" else 1.25) * self.models
 
-    def infer(self, knowledge: Knowledge, task: MembershipTask) -> MembershipAnswer:
-        """Train or fetch the shadows, score candidates, own and auxiliary records alike, decide the candidates."""
-        online = self.mode == "online"
-        pool = shadow_pool(knowledge, task.candidates, self.models, online=online)
+    def judge(self, task: Task, pool: ShadowPool, target: Signals, seed: int) -> MembershipAnswer:
+        """Score candidates, own and auxiliary records alike, decide the candidates."""
         labels = pool.records.labels
-        seen = confidence_logit(knowledge.task, read_signals(knowledge, pool.records).final, labels)
-        shadows = confidence_logit(knowledge.task, pool.signals.final, labels)
+        seen = confidence_logit(task, target.final, labels)
+        shadows = confidence_logit(task, pool.signals.final, labels)
 
         def rehearsed(index: int, rest: Tensor) -> Tensor:
             return self.score(shadows[index], shadows[rest], pool.member[rest])

@@ -8,12 +8,13 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from attacks.base import Knowledge, MembershipAnswer, MembershipAttack, MembershipTask
-from attacks.membership._shadows import ShadowPool, read_signals, shadow_pool
+from attacks.base import MembershipAnswer
+from attacks.membership._shadows import ShadowAttack, ShadowPool, Signals
 from attacks.membership._signals import best_threshold, probabilities
+from federation.task import Task
 
 
-class ModifiedEntropy(MembershipAttack):
+class ModifiedEntropy(ShadowAttack):
     """A record is a member if the prediction is sure *and* right, by a threshold for its class from a shadow.
 
         Mentr(F(x), y) = -(1 - F(x)_y) log F(x)_y - sum_{i != y} F(x)_i log(1 - F(x)_i)
@@ -31,6 +32,11 @@ class ModifiedEntropy(MembershipAttack):
 
     shadows: int = Field(1, ge=1, le=256, description="how many shadow models the thresholds come from")
 
+    @property
+    def needed(self) -> int:
+        """The number of shadow models."""
+        return self.shadows
+
     def budget(self) -> dict[str, int]:
         """The number of shadow models."""
         return {"shadows": self.shadows}
@@ -39,14 +45,13 @@ class ModifiedEntropy(MembershipAttack):
         """Every shadow is a training on half of the auxiliary images; a kept pool costs nothing."""
         return 0.0, 0.5 * self.shadows
 
-    def infer(self, knowledge: Knowledge, task: MembershipTask) -> MembershipAnswer:
+    def judge(self, task: Task, pool: ShadowPool, target: Signals, seed: int) -> MembershipAnswer:
         """Thresholds from the shadows, then the candidates on the target."""
-        pool = shadow_pool(knowledge, task.candidates, self.shadows, online=False)
         labels = pool.records.labels
-        shadows = -modified_entropy(probabilities(knowledge.task, pool.signals.final), labels)
-        cuts = class_thresholds(pool, shadows, knowledge.public.classes)
-        target = probabilities(knowledge.task, read_signals(knowledge, task.candidates).final)
-        scores = -modified_entropy(target, task.candidates.labels) - cuts[task.candidates.labels]
+        shadows = -modified_entropy(probabilities(task, pool.signals.final), labels)
+        cuts = class_thresholds(pool, shadows, task.public.classes)
+        asked = labels[pool.candidates]
+        scores = -modified_entropy(probabilities(task, target.on(pool.candidates).final), asked) - cuts[asked]
         return MembershipAnswer(scores, scores >= 0, pool.flags, {"threshold": float(cuts.mean())})
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attacks.base import Knowledge, KnownMembership, MembershipAnswer, MembershipTask
 from attacks.membership._network import NetworkAttack
-from attacks.membership._shadows import Signals, moments_of, read_signals, shadow_pool
+from attacks.membership._shadows import ShadowAttack, ShadowPool, Signals, moments_of
 from attacks.membership._signals import losses_of, output_errors, outputs_and_features
 from core.errors import Unsupported
 from core.seeds import derive_seed
@@ -18,7 +18,7 @@ from datasets.base import LabelledImages
 from federation.task import Task
 
 
-class Nasr(NetworkAttack):
+class Nasr(NetworkAttack, ShadowAttack):
     """A network on what every observed model gives away of a record: last-layer gradient, outputs, loss.
 
     The gradient of a record's loss by the last layer's weight is e h^T, with e = d loss / d logits (classes,) and h the
@@ -37,6 +37,11 @@ class Nasr(NetworkAttack):
     shadows: int = Field(4, ge=1, le=256, description="how many shadow models, where no members are known")
     projection: int = Field(8, ge=1, le=4096, description="to how many numbers the last layer's input is projected")
 
+    @property
+    def needed(self) -> int:
+        """The number of shadow models, where no members are known."""
+        return self.shadows
+
     def budget(self) -> dict[str, int]:
         """The number of shadow models and the passes of the attack network."""
         return {"shadows": self.shadows, "epochs": self.epochs}
@@ -49,7 +54,7 @@ class Nasr(NetworkAttack):
         """Learn from known members where there are some, else from shadow models; judge the candidates."""
         if task.known is not None:
             return self._from_known(knowledge, task.candidates, task.known)
-        return self._from_shadows(knowledge, task.candidates)
+        return super().infer(knowledge, task)
 
     def _from_known(self, knowledge: Knowledge, candidates: LabelledImages, known: KnownMembership) -> MembershipAnswer:
         learned, asked = (self._gradients(knowledge, data) for data in (known.records, candidates))
@@ -68,20 +73,18 @@ class Nasr(NetworkAttack):
             columns += [_common(knowledge.task, logits, hidden.norm(dim=1), data.labels), gradient]
         return torch.nan_to_num(torch.cat(columns, dim=1))
 
-    def _from_shadows(self, knowledge: Knowledge, candidates: LabelledImages) -> MembershipAnswer:
-        pool = shadow_pool(knowledge, candidates, self.shadows, online=False)
-        target = read_signals(knowledge, candidates)
+    def judge(self, task: Task, pool: ShadowPool, target: Signals, seed: int) -> MembershipAnswer:
+        """Learn from the shadows what the target's signals mean."""
         moments = [moment for moment in target.logits if moment in pool.signals.logits]
         if not pool.signals.norms:
             raise Unsupported("the network does not end in a linear layer: no last-layer gradient in closed form")
         labels = pool.records.labels[pool.universe]
-        rows = [
-            _all_common(knowledge.task, _of_model(pool.signals, index, pool.universe), labels, moments)
-            for index in range(len(pool))
-        ]
+        models = pool.signals.on(pool.universe)
+        rows = [_all_common(task, models.of(index), labels, moments) for index in range(len(pool))]
         members = pool.member[:, pool.universe].flatten()
-        asked = _all_common(knowledge.task, target, candidates.labels, moments)
-        scores, fit = self.judged(torch.cat(rows), members, asked, knowledge.seed)
+        asked_labels = pool.records.labels[pool.candidates]
+        asked = _all_common(task, target.on(pool.candidates), asked_labels, moments)
+        scores, fit = self.judged(torch.cat(rows), members, asked, seed)
         diagnostics = {"accuracy_on_shadows": fit, "moments": float(len(moments))}
         return MembershipAnswer(scores, scores >= 0, pool.flags, diagnostics)
 
@@ -97,14 +100,6 @@ def projected(hidden: Tensor, size: int, seed: int) -> Tensor:
         return hidden
     matrix = torch.randn(hidden.shape[1], size, generator=torch.Generator().manual_seed(seed)) / size**0.5
     return torch.matmul(hidden, matrix.to(hidden))
-
-
-def _of_model(signals: Signals, index: int, records: slice) -> Signals:
-    """One model's signals on some of the records."""
-    return Signals(
-        {moment: value[index, records] for moment, value in signals.logits.items()},
-        {moment: value[index, records] for moment, value in signals.norms.items()},
-    )
 
 
 def _common(task: Task, logits: Tensor, norms: Tensor, labels: Tensor) -> Tensor:

@@ -9,13 +9,14 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from attacks.base import Knowledge, MembershipAnswer, MembershipAttack, MembershipTask
+from attacks.base import MembershipAnswer
 from attacks.membership._calibration import threshold
-from attacks.membership._shadows import ShadowPool, read_signals, shadow_pool
+from attacks.membership._shadows import ShadowAttack, ShadowPool, Signals
 from attacks.membership._signals import log_confidence
+from federation.task import Task
 
 
-class Rmia(MembershipAttack):
+class Rmia(ShadowAttack):
     """Does the target raise the record's likelihood more than that of random records?
 
     With the confidence p = exp(-loss), the target theta, and z from the auxiliary images:
@@ -44,6 +45,16 @@ class Rmia(MembershipAttack):
             raise ValueError(f"online needs an even number of references; given: {self.references}")
         return self
 
+    @property
+    def needed(self) -> int:
+        """The number of reference models."""
+        return self.references
+
+    @property
+    def online(self) -> bool:
+        """Whether the references also learn halves of the candidates."""
+        return self.mode == "online"
+
     def budget(self) -> dict[str, int]:
         """The number of reference models."""
         return {"shadows": self.references}
@@ -52,12 +63,11 @@ class Rmia(MembershipAttack):
         """Every reference is a training on half of its universe; a kept pool costs nothing."""
         return 0.0, (0.5 if self.mode == "offline" else 1.25) * self.references
 
-    def infer(self, knowledge: Knowledge, task: MembershipTask) -> MembershipAnswer:
-        """Train or fetch the references, score candidates, own and auxiliary records alike, decide the candidates."""
-        pool = shadow_pool(knowledge, task.candidates, self.references, online=self.mode == "online")
+    def judge(self, task: Task, pool: ShadowPool, target: Signals, seed: int) -> MembershipAnswer:
+        """Score candidates, own and auxiliary records alike, decide the candidates."""
         labels = pool.records.labels
-        seen = log_confidence(knowledge.task, read_signals(knowledge, pool.records).final, labels)
-        shadows = log_confidence(knowledge.task, pool.signals.final, labels)
+        seen = log_confidence(task, target.final, labels)
+        shadows = log_confidence(task, pool.signals.final, labels)
 
         def rehearsed(index: int, rest: Tensor) -> Tensor:
             return self._score(pool, shadows[index], shadows[rest], pool.member[rest], ~pool.member[index])
@@ -71,7 +81,7 @@ class Rmia(MembershipAttack):
 
     def _score(self, pool: ShadowPool, seen: Tensor, shadows: Tensor, member: Tensor, outside: Tensor) -> Tensor:
         """Scores (A,); the population is the auxiliary images that lie `outside` (A,) of the target's training set."""
-        raised = log_rise(seen, shadows, member, None if self.mode == "online" else self.offline_a)
+        raised = log_rise(seen, shadows, member, None if self.online else self.offline_a)
         population = raised[pool.auxiliary][outside[pool.auxiliary]]
         return dominance(raised, population[population.isfinite()], self.gamma)
 

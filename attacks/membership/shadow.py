@@ -8,9 +8,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from attacks.base import Knowledge, MembershipAnswer, MembershipTask
+from attacks.base import MembershipAnswer
 from attacks.membership._network import NetworkAttack
-from attacks.membership._shadows import read_signals, shadow_pool
+from attacks.membership._shadows import ShadowAttack, ShadowPool, Signals
 from attacks.membership._signals import losses_of
 from core.seeds import derive_seed
 from federation.task import Task
@@ -18,7 +18,7 @@ from federation.task import Task
 Outputs = Literal["sorted", "full", "top"]
 
 
-class Shadow(NetworkAttack):
+class Shadow(NetworkAttack, ShadowAttack):
     """An attack network trained on shadow models, which were trained through the same loop and defense.
 
     Each shadow learns one half of the auxiliary images (`_shadows`); its outputs on both halves, with the truth that
@@ -38,6 +38,11 @@ class Shadow(NetworkAttack):
     label_features: bool = Field(True, description="whether output at the label, loss and correctness are features")
     per_class: bool = Field(False, description="one network for each class, or a single one")
 
+    @property
+    def needed(self) -> int:
+        """The number of shadow models."""
+        return self.shadows
+
     def budget(self) -> dict[str, int]:
         """The number of shadow models and the passes of the attack network."""
         return {"shadows": self.shadows, "epochs": self.epochs}
@@ -46,23 +51,22 @@ class Shadow(NetworkAttack):
         """Every shadow is a training on half of the auxiliary images; a kept pool costs nothing."""
         return 0.0, 0.5 * self.shadows
 
-    def infer(self, knowledge: Knowledge, task: MembershipTask) -> MembershipAnswer:
-        """Train or fetch shadows, train the attack network, then ask it about the candidates."""
-        pool = shadow_pool(knowledge, task.candidates, self.shadows, online=False)
+    def judge(self, task: Task, pool: ShadowPool, target: Signals, seed: int) -> MembershipAnswer:
+        """Train the attack network on the shadows, then ask it about the candidates."""
         labels = pool.records.labels[pool.universe]
-        models = pool.signals.final[:, pool.universe]
-        learned = torch.cat([self.features(knowledge.task, logits, labels) for logits in models])
+        models = pool.signals.on(pool.universe).final
+        learned = torch.cat([self.features(task, logits, labels) for logits in models])
         members = pool.member[:, pool.universe].flatten()
-        asked_labels = task.candidates.labels
-        asked = self.features(knowledge.task, read_signals(knowledge, task.candidates).final, asked_labels)
-        scores, fit = self.judged(learned, members, asked, knowledge.seed)
+        asked_labels = pool.records.labels[pool.candidates]
+        asked = self.features(task, target.on(pool.candidates).final, asked_labels)
+        scores, fit = self.judged(learned, members, asked, seed)
         if self.per_class:
             for label in torch.unique(asked_labels).tolist():
                 rows = labels.repeat(len(pool)) == label
                 if members[rows].any() and not members[rows].all():
-                    seed = derive_seed(knowledge.seed, "class", label)
                     mine = asked_labels == label
-                    scores[mine], _ = self.judged(learned[rows], members[rows], asked[mine], seed)
+                    own_seed = derive_seed(seed, "class", label)
+                    scores[mine], _ = self.judged(learned[rows], members[rows], asked[mine], own_seed)
         return MembershipAnswer(scores, scores >= 0, pool.flags, {"accuracy_on_shadows": fit})
 
     def features(self, task: Task, logits: Tensor, labels: Tensor) -> Tensor:

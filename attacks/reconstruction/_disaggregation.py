@@ -81,6 +81,31 @@ def factorisations(
         yield Factors(sparse, torch.linalg.solve(mixing, within))
 
 
+def oriented(
+    factors: Factors, weight: Tensor, bias: Tensor | None, bias_gradient: Tensor | None
+) -> tuple[Factors, float]:
+    """Factors of a first layer's gradient with inputs of length one (without a bias) or of true size.
+
+    Where the backward signal is not zero, the neuron is active: W x + b > 0. That fixes the sign and checks the
+    factors: the second value is the least share of a record's active neurons that agree.
+    """
+    sparse, rows = factors.sparse, factors.rows
+    if bias_gradient is not None:
+        shares = torch.linalg.lstsq(sparse, bias_gradient[:, None]).solution[:, 0]
+        scale = torch.where(shares.abs() < 1e-12, 1.0, shares)
+    else:
+        scale = rows.norm(dim=1).clamp(min=1e-300)
+    inputs, signal = rows / scale[:, None], sparse * scale
+    active = signal.abs() > 1e-6 * signal.abs().amax(0)
+    pushed = inputs @ weight.T + (bias if bias is not None else 0)
+    agreeing = ((pushed > 0).T & active).sum(0) / active.sum(0).clamp(min=1)
+    if bias_gradient is None:
+        sign = torch.where(agreeing < 0.5, -1.0, 1.0).double()
+        inputs, signal = inputs * sign[:, None], signal * sign
+        agreeing = torch.maximum(agreeing, 1 - agreeing)
+    return Factors(signal, inputs), float(agreeing.min())
+
+
 def _rounding(sizes: Tensor, records: int) -> float:
     """The size of a singular value that is nothing but rounding: the next one, at least float32's own."""
     float32 = float(sizes[0]) * 1e-8

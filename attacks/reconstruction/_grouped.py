@@ -8,6 +8,7 @@ what that brings.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -36,13 +37,19 @@ def can_group(network: nn.Module) -> bool:
     )
 
 
-def grouped_gradients(task: Task, model: Parameters, images: Tensor, labels: Tensor) -> list[Tensor]:
+def grouped_gradients(
+    task: Task, model: Parameters, images: Tensor, labels: Tensor, own: Collection[str] = ()
+) -> list[Tensor]:
     """Gradients (P, *shape) of each problem's mean loss, differentiable once in the images.
 
-    Images (P, M, C, H, W) in [0, 1], label probabilities (P, M, classes). Needs `can_group`.
+    Images (P, M, C, H, W) in [0, 1], targets (P, M, outputs). Needs `can_group`. The tensors named in `own` are stacks
+    (P, *shape), one a problem; a convolution's weight cannot be among them.
     """
     problems, records = images.shape[:2]
-    stacks = {n: model[n].detach().expand(problems, *model[n].shape).requires_grad_() for n in task.parameter_names}
+    stacks = {
+        n: (model[n] if n in own else model[n].expand(problems, *model[n].shape)).detach().requires_grad_()
+        for n in task.parameter_names
+    }
     with _PerProblem():
         logits = task.logits(stacks, images.flatten(0, 1), train=True)
     loss = task.losses(logits, labels.flatten(0, 1)).sum() / records

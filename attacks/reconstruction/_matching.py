@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -21,13 +21,23 @@ from federation.task import Task
 IMAGES_AT_ONCE = 16
 
 
+class Slopes(Protocol):
+    """What a descent on images needs: a cost for each problem, and where it falls."""
+
+    def slopes(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Costs (P,) and their gradients in the images (P, M, C, H, W)."""
+        ...
+
+
 class Matcher:
     """Cosine costs of candidate images against the observed gradients, all problems at once.
 
     Four ways to the same gradients (tests/attacks/test_matching.py): one problem alone by plain automatic
-    differentiation; many on one model by `grouped_gradients`; many on models of their own, or through layers that
-    cannot be grouped, by vmap; batch norm, whose statistics vmap cannot write, one after the other.
-    `imitations`, one a problem, do to the gradients what a defense did (adaptive attacks).
+    differentiation, which is recorded; many on one model (or with linear layers of their own) by `grouped_gradients`;
+    many on models of their own, or through layers that cannot be grouped, by vmap; batch norm, whose statistics vmap
+    cannot write, one after the other. `imitations`, one a problem, do to the gradients what a defense did (adaptive
+    attacks). Labels are classes (P, M) or targets (P, M, outputs). With a `size`, the cost has
+    size * log(||g(x)|| / ||g||)^2 as well, since a cosine sees no scale.
     """
 
     def __init__(
@@ -39,14 +49,17 @@ class Matcher:
         device: str,
         imitations: tuple[Imitation | None, ...] | None = None,
         dtype: torch.dtype = torch.float32,
+        size: float = 0.0,
     ) -> None:
-        self.task = task
-        soft = torch.nn.functional.one_hot(labels, task.public.classes).to(device, dtype)
-        self.labels = soft.repeat(restarts, 1, 1)  # soft labels: vmap has no one_hot
+        self.task, self.size = task, size
+        soft = labels if labels.ndim == 3 else torch.nn.functional.one_hot(labels, task.public.classes)
+        self.labels = soft.to(device, dtype).repeat(restarts, 1, 1)  # soft labels: vmap has no one_hot
         rows = [[p.gradient.values[name].flatten() for name in task.parameter_names] for p in problems]
         raw = torch.stack([torch.cat([part.double() for part in row]) for row in rows])
         # of length one, so that tiny gradients (of a fitted model) are matched as well as large ones
-        unit = raw / raw.norm(dim=1, keepdim=True).clamp(min=1e-300)
+        norms = raw.norm(dim=1).clamp(min=1e-300)
+        unit = raw / norms[:, None]
+        self.log_norms = norms.log().to(device, dtype).repeat(restarts)
         sizes = [part.numel() for part in rows[0]]
         self.targets = [part.contiguous() for part in unit.to(device, dtype).repeat(restarts, 1).split(sizes, 1)]
         self.imitations = imitations * restarts if imitations is not None else (None,) * (restarts * len(problems))
@@ -54,11 +67,27 @@ class Matcher:
         #: gradients a problem: one for all its images, or one for each of so many equal parts of them
         self.parts = needed.pop() if len(needed) == 1 else labels.shape[1]
         first = problems[0].model
-        self.shared = all(p.model is first or all(torch.equal(p.model[n], first[n]) for n in first) for p in problems)
-        models = [first] if self.shared else [p.model for p in problems] * restarts
-        stacked = {name: torch.stack([_cast(m[name], dtype) for m in models]).to(device) for name in first}
-        self.models: Parameters = {n: t[0] for n, t in stacked.items()} if self.shared else stacked
-        self.grouped = self.shared and can_group(task.skeleton()) and self._grouping_is_right()
+        others = [p.model for p in problems if p.model is not first]
+        #: the tensors that are not the same in all problems: they come as stacks (P, *shape)
+        self.own = frozenset(n for n in first if any(not torch.equal(m[n], first[n]) for m in others))
+        models = [p.model for p in problems] * restarts
+        self.models: Parameters = {
+            n: (torch.stack([_cast(m[n], dtype) for m in models]) if n in self.own else _cast(first[n], dtype)).to(
+                device
+            )
+            for n in first
+        }
+        kernels = {n for n in first if first[n].ndim == 4}
+        self.grouped = not self.own & kernels and can_group(task.skeleton()) and self._grouping_is_right()
+
+    @property
+    def shared(self) -> bool:
+        """Whether all problems are on one model."""
+        return not self.own
+
+    def _models(self, part: slice | int) -> Parameters:
+        """The models of some problems, stacks cut down to them."""
+        return {name: t[part] if name in self.own else t for name, t in self.models.items()}
 
     def costs(self, images: Tensor) -> Tensor:
         """1 - cosine (P,) for candidate images (P, M, C, H, W) in [0, 1]; differentiable in the images."""
@@ -85,8 +114,9 @@ class Matcher:
         return cost.detach(), torch.autograd.grad(cost.sum(), candidates)[0]
 
     def _alone(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """The same for a single problem, recorded where that is safe: no imitation, no batch-norm statistics."""
-        if self.imitations[0] is not None or self.task.buffer_names:
+        """The same for a single problem, recorded where its cost is the mere cosine and no statistics are kept."""
+        other = type(self) is not Matcher or self.size or self.imitations[0] is not None
+        if other or self.task.buffer_names:
             return self._slopes(images, slice(None))
         names = self.task.parameter_names
 
@@ -96,13 +126,13 @@ class Matcher:
             cost = _Misfit.apply(list(rest[len(names) :]), *(g.reshape(1, -1) for g in found))  # type: ignore[no-untyped-call]
             return cost.detach(), torch.autograd.grad(cost.sum(), candidates)[0]
 
-        recorded = recording(self.task, images.shape, images.device, images.dtype)
+        recorded = recording(self.task, images.shape, self.labels.shape, images.device, images.dtype)
         return recorded(step, (images, self.labels, *self._weights, *self.targets))
 
     @cached_property
     def _weights(self) -> list[Tensor]:
         """The first problem's parameters, laid out for convolutions."""
-        model = self.models if self.shared else {name: t[0] for name, t in self.models.items()}
+        model = self._models(0)
         return [self.task.arranged(model[name]) for name in self.task.parameter_names]
 
     def _costs(self, images: Tensor, part: slice) -> Tensor:
@@ -111,7 +141,11 @@ class Matcher:
         if any(i is not None for i in imitations):
             found = self._imitated(found, imitations)
         costs: Tensor = _Misfit.apply([t[part] for t in self.targets], *(g.flatten(1) for g in found))  # type: ignore[no-untyped-call]
-        return costs
+        if not self.size:
+            return costs
+        norms = torch.stack([g.flatten(1).square().sum(1) for g in found]).sum(0).sqrt().clamp(min=1e-30)
+        scale: Tensor = self.size * (norms.log() - self.log_norms[part]).square()
+        return torch.add(costs, scale)
 
     def _imitated(self, gradients: list[Tensor], imitations: tuple[Imitation | None, ...]) -> list[Tensor]:
         """Each problem's gradient (P, *shape), from those of its parts (P * parts, *shape)."""
@@ -126,23 +160,24 @@ class Matcher:
     def _gradients(self, images: Tensor, part: slice) -> list[Tensor]:
         """Parameter gradients of every problem's parts, each (P * parts, *shape of the parameter)."""
         labels, names = self.labels[part], self.task.parameter_names
-        models = self.models if self.shared else {name: t[part] for name, t in self.models.items()}
         if self.parts > 1:
             images, labels = (t.reshape(len(t) * self.parts, -1, *t.shape[2:]) for t in (images, labels))
-            if not self.shared:
-                models = {name: t.repeat_interleave(self.parts, 0) for name, t in models.items()}
         if len(images) == 1 or self.task.buffer_names:
+            start = part.start or 0
             rows = [
-                self._one(models if self.shared else {n: t[i] for n, t in models.items()}, x, y)
+                self._one(self._models(start + i // self.parts), x, y)
                 for i, (x, y) in enumerate(zip(images, labels, strict=True))
             ]
             return [torch.stack(column) for column in zip(*rows, strict=True)]
+        models = self._models(part)
+        if self.parts > 1:
+            models = {n: t.repeat_interleave(self.parts, 0) if n in self.own else t for n, t in models.items()}
         if self.grouped:
-            return grouped_gradients(self.task, models, images, labels)
+            return grouped_gradients(self.task, models, images, labels, self.own)
         return self._mapped({name: models[name] for name in names}, images, labels)
 
     def _mapped(self, weights: Parameters, images: Tensor, labels: Tensor) -> list[Tensor]:
-        batched = vmap(grad(self._loss), in_dims=(None if self.shared else 0, 0, 0))
+        batched = vmap(grad(self._loss), in_dims=({name: 0 if name in self.own else None for name in weights}, 0, 0))
         found: Parameters = batched(weights, images, labels)
         return [found[name] for name in self.task.parameter_names]
 
@@ -161,11 +196,12 @@ class Matcher:
         images = torch.linspace(0, 1, 2, device=self.labels.device, dtype=self.labels.dtype).view(2, 1, 1, 1, 1)
         images = images.expand(2, 2, *self.task.public.shape)
         labels = self.labels[:1, :1].expand(2, 2, -1)
+        models = self._models(slice(0, 2))
         try:
-            ours = grouped_gradients(self.task, self.models, images, labels)
+            ours = grouped_gradients(self.task, models, images, labels, self.own)
         except (RuntimeError, TypeError, IndexError):  # the network uses its weights in another way
             return False
-        weights = {name: self.models[name] for name in self.task.parameter_names}
+        weights = {name: models[name] for name in self.task.parameter_names}
         pairs = zip(ours, self._mapped(weights, images, labels), strict=True)
         return all(torch.allclose(a, b, rtol=1e-3, atol=1e-3 * float(b.abs().max())) for a, b in pairs)
 
@@ -181,8 +217,8 @@ class _Misfit(torch.autograd.Function):
         ctx.dot, ctx.norm = dots.double().sum(0), squares.double().sum(0).sqrt()
         ctx.targets = targets
         ctx.save_for_backward(*pieces)
-        costs: Tensor = (1 - ctx.dot / ctx.norm.clamp(min=1e-30)).to(pieces[0])
-        return costs
+        costs: Tensor = 1 - ctx.dot / ctx.norm.clamp(min=1e-30)
+        return costs.to(pieces[0])
 
     @staticmethod
     @once_differentiable

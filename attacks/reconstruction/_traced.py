@@ -44,8 +44,8 @@ class Recorded:
 
 
 @lru_cache(maxsize=4)
-def recording(task: Task, shape: torch.Size, device: torch.device, dtype: torch.dtype) -> Recorded:
-    """The recording of the steps on images of this shape; one for all problems of a task."""
+def recording(task: Task, images: torch.Size, labels: torch.Size, device: torch.device, dtype: torch.dtype) -> Recorded:
+    """The recording of the steps on images and labels of these shapes; one for all problems of a task."""
     return Recorded()
 
 

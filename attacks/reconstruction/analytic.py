@@ -19,7 +19,7 @@ from attacks.base import (
     ReconstructionTask,
     gradient_flags,
 )
-from attacks.reconstruction._disaggregation import Factors, factorisations, has_rank
+from attacks.reconstruction._disaggregation import Factors, factorisations, has_rank, oriented
 from core.errors import Unsupported
 from federation.payload import Parameters
 from federation.task import Task
@@ -138,25 +138,8 @@ class _Layer:
         self.largest = math.sqrt(float(corners.sum()) * math.prod(task.public.shape[1:]))
 
     def oriented(self, factors: Factors) -> tuple[Factors, float]:
-        """Factors with inputs of length one (without a bias) or of true size, and the share of agreeing neurons.
-
-        Where delta is not zero, the neuron is active: W x + b > 0. That fixes the sign and checks the factors.
-        """
-        sparse, rows = factors.sparse, factors.rows
-        if self.bias_gradient is not None:
-            shares = torch.linalg.lstsq(sparse, self.bias_gradient[:, None]).solution[:, 0]
-            scale = torch.where(shares.abs() < 1e-12, 1.0, shares)
-        else:
-            scale = rows.norm(dim=1).clamp(min=1e-300)
-        inputs, signal = rows / scale[:, None], sparse * scale
-        active = signal.abs() > 1e-6 * signal.abs().amax(0)
-        pushed = inputs @ self.weight.T + (self.bias if self.bias is not None else 0)
-        agreeing = ((pushed > 0).T & active).sum(0) / active.sum(0).clamp(min=1)
-        if self.bias_gradient is None:
-            sign = torch.where(agreeing < 0.5, -1.0, 1.0).double()
-            inputs, signal = inputs * sign[:, None], signal * sign
-            agreeing = torch.maximum(agreeing, 1 - agreeing)
-        return Factors(signal, inputs), float(agreeing.min())
+        """Factors with inputs of length one (without a bias) or of true size, and the share of agreeing neurons."""
+        return oriented(factors, self.weight, self.bias, self.bias_gradient)
 
     def solved(self, factors: Factors) -> _Found:
         """Scale every record, find labels and clipping on the way, and see what gradient comes out."""

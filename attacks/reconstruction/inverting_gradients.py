@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from pydantic import Field
-from torch import Tensor
 
 from attacks.base import (
     STOPPED,
@@ -18,28 +15,9 @@ from attacks.base import (
     ReconstructionTask,
     gradient_flags,
 )
+from attacks.reconstruction._descent import Descent
 from attacks.reconstruction._labels import labels_of
-from attacks.reconstruction._matching import Matcher, SignedAdam, starting_points, total_variation
-
-#: iterations' worth of time that is kept back before a deadline, for the last costs and the way home
-RESERVE = 3
-
-
-@dataclass
-class _Best:
-    """The best candidates so far (P, M, C, H, W) by the objective (P,), their costs (P,), and the iterations made."""
-
-    images: Tensor
-    objective: Tensor
-    costs: Tensor
-    iterations: int = 0
-
-    def offer(self, images: Tensor, objective: Tensor, costs: Tensor) -> None:
-        """Keep each candidate that is better than its best; one that is no number never is."""
-        better = objective < self.objective
-        self.objective = torch.where(better, objective, self.objective)
-        self.costs = torch.where(better, costs, self.costs)
-        self.images = torch.where(better.view(-1, 1, 1, 1, 1), images, self.images)
+from attacks.reconstruction._matching import Matcher, starting_points
 
 
 class InvertingGradients(GradientMatching):
@@ -85,8 +63,10 @@ class InvertingGradients(GradientMatching):
             knowledge.device,
             self.imitations(knowledge, problems),
         )
-        best = self._descend(knowledge, matcher, starting_points(knowledge, problems, self.restarts))
-        images, costs = self._pick(best)
+        start = starting_points(knowledge, problems, self.restarts)
+        descent = Descent(self.iterations, self.learning_rate, self.tv)
+        best = descent(knowledge, matcher, start)
+        images, costs = best.of_restarts(self.restarts)
         flags = [*gradient_flags(problems), *self.imitation_flags(knowledge, problems, sees_scale=False)]
         if best.iterations < self.iterations:
             flags.append(f"{STOPPED} after {best.iterations} of {self.iterations} iterations")
@@ -94,37 +74,3 @@ class InvertingGradients(GradientMatching):
         if float(costs.median()) > 0.5:
             flags.append("not converged: the median matching cost is above 0.5")
         return ReconstructionAnswer(tuple(images), tuple(flags), {"matching_cost": float(costs.mean())})
-
-    def _descend(self, knowledge: Knowledge, matcher: Matcher, x: Tensor) -> _Best:
-        """The best candidates (restarts * P, M, C, H, W) on the way from `x`, until the iterations or the time end."""
-        unknown = torch.full(x.shape[:1], torch.inf, device=x.device)
-        best = _Best(x.clone(), unknown, torch.ones_like(unknown))  # cost 1: nothing in common
-        optimiser = SignedAdam(x, self.learning_rate, self.iterations)
-        slowest = 0.0
-        while best.iterations < self.iterations and knowledge.time_left() > RESERVE * slowest:
-            started = time.monotonic()
-            costs, direction = matcher.slopes(x)
-            roughness, along = _roughness(x)
-            best.offer(x, costs + self.tv * roughness, costs)
-            x = optimiser.step(x, direction + self.tv * along).clamp(0, 1)
-            best.iterations += 1
-            slowest = max(slowest, time.monotonic() - started)
-            if best.iterations % max(1, self.iterations // 10) == 0:
-                knowledge.progress(f"iteration {best.iterations} of {self.iterations}")
-        return best
-
-    def _pick(self, best: _Best) -> tuple[Tensor, Tensor]:
-        """Of the restarts the one with the least cost: images (P, M, C, H, W) and costs (P,)."""
-        costs = best.costs.view(self.restarts, -1)
-        winner = costs.argmin(0)
-        every = torch.arange(len(winner), device=winner.device)
-        images = best.images.view(self.restarts, -1, *best.images.shape[1:])
-        return images[winner, every].cpu(), costs[winner, every].cpu()
-
-
-def _roughness(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Total variation (P,) and its gradient in the images."""
-    x = x.detach().requires_grad_()
-    value = total_variation(x)
-    (slope,) = torch.autograd.grad(value.sum(), x)
-    return value.detach(), slope

@@ -89,6 +89,21 @@ def draw_secret(
     return Secret(tuple(r), tuple(s), gamma, direction)
 
 
+def skewed(secret: Secret, factor: float) -> Secret:
+    """The secret of a server that deviates: every r times `factor`, every s and gamma over it.
+
+    R of the first layer, r_i, and so the clients' noise on it, becomes `factor` times as large; R of the last one, s_j,
+    so many times smaller; those between, r_i s_j, stay. So do all that transitional layers (1 / (r s)) and shortcuts
+    (r_out s_in) show, and, since alpha grows as gamma shrinks, y_hat.
+    """
+    return Secret(
+        tuple(r * factor for r in secret.r),
+        tuple(s / factor for s in secret.s),
+        secret.gamma / factor,
+        secret.direction,
+    )
+
+
 def perturb(model: Parameters, wiring: Wiring, secret: Secret, *, transitional: bool, dtype: torch.dtype) -> Parameters:
     """W_hat: the model that clients train on, with the transitional diagonals beside the weights."""
     found: Parameters = {}

@@ -104,9 +104,35 @@ def test_mapped_costs_are_those_of_plain_float64(model: str, parameters: dict[st
     for models in (1, 3):
         problems, labels, images = made(task, 3, 2, models)
         matcher = Matcher(task, problems, labels, 1, "cpu")
-        assert matcher.grouped == matcher.shared == (models == 1)
+        assert matcher.shared == (models == 1)
+        assert matcher.grouped == (matcher.shared or model == "mlp")
         matcher.grouped = False
         assert agrees(matcher.slopes(images), reference(task, problems, labels, images))
+
+
+@pytest.mark.parametrize(("model", "parameters"), NETWORKS)
+def test_problems_with_linear_layers_of_their_own_are_grouped_too(model: str, parameters: dict[str, object]) -> None:
+    """Another last layer for each problem, of another number of outputs than the network's, with targets for each."""
+    task = task_for(model, parameters)
+    problems, _, images = made(task, 3, 2)
+    last = [name for name in task.parameter_names if name.endswith("weight")][-1]
+    generator = torch.Generator().manual_seed(5)
+    shape = (2, problems[0].model[last].shape[1])
+    own = [{**p.model, last: torch.randn(shape, generator=generator)} for p in problems]
+    bias = last.removesuffix("weight") + "bias"
+    if bias in task.parameter_names:
+        own = [{**m, bias: torch.randn(2, generator=generator)} for m in own]
+    targets = torch.rand(3, 2, 2, generator=generator)
+    found = []
+    for model_, x, y in zip(own, images, targets, strict=True):
+        gradient, _ = task.gradient(model_, x + 0.1, y)
+        found.append(Inversion(model_, Gradient(gradient, 1, 2), None))
+    matcher = Matcher(task, tuple(found), targets, 1, "cpu")
+    assert matcher.grouped
+    assert not matcher.shared
+    together = matcher.slopes(images)
+    matcher.grouped = False
+    assert agrees(together, tuple(part.double() for part in matcher.slopes(images)))  # type: ignore[arg-type]
 
 
 def test_one_problem_alone_and_batch_norm_are_those_of_plain_float64() -> None:
@@ -300,7 +326,7 @@ def test_a_recorded_step_serves_other_images_labels_models_and_targets() -> None
     first = Matcher(task, problems[:1], labels[:1], 1, "cpu")
     for _ in range(WARM_UP + 1):
         again = first.slopes(images[:1])
-    recorded = recording(task, images[:1].shape, images.device, images.dtype)
+    recorded = recording(task, images[:1].shape, first.labels.shape, images.device, images.dtype)
     assert recorded.replay is not None
     assert agrees(again, reference(task, problems[:1], labels[:1], images[:1]))
     for i in (1, 2):
@@ -320,7 +346,7 @@ class _Deciding(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.flatten(1)
-        return (x if float(x.mean()) > 0 else x.square()) @ self.last.mT
+        return (x if float(x.detach().mean()) > 0 else x.square()) @ self.last.mT
 
 
 def test_a_network_that_decides_by_values_is_not_recorded() -> None:
@@ -334,6 +360,25 @@ def test_a_network_that_decides_by_values_is_not_recorded() -> None:
     matcher = Matcher(task, problems, labels, 1, "cpu")
     for _ in range(WARM_UP + 1):
         matcher.slopes(images)
-    assert recording(task, images.shape, images.device, images.dtype).replay is None
+    assert recording(task, images.shape, matcher.labels.shape, images.device, images.dtype).replay is None
     for candidates in (images, images / 10):
         assert agrees(matcher.slopes(candidates), reference(task, problems, labels, candidates))
+
+
+class _Doubled(Matcher):
+    """A matcher with a cost of its own."""
+
+    def _costs(self, images: Tensor, part: slice) -> Tensor:
+        return 2 * super()._costs(images, part)
+
+
+def test_costs_other_than_the_cosine_are_not_taken_from_its_recording() -> None:
+    task = task_for("convnet", {"width": 3})
+    problems, labels, images = made(task, 1, 1)
+    plain = Matcher(task, problems, labels, 1, "cpu")
+    for _ in range(WARM_UP + 1):
+        cost, slope = plain.slopes(images)
+    doubled = _Doubled(task, problems, labels, 1, "cpu").slopes(images)
+    assert torch.allclose(doubled[0], 2 * cost)
+    assert torch.allclose(doubled[1], 2 * slope, rtol=1e-4, atol=1e-6 * float(slope.abs().max()))
+    assert float(Matcher(task, problems, labels, 1, "cpu", size=1.0).slopes(images)[0]) > float(cost) + 1e-6

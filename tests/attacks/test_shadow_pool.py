@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +19,9 @@ import torch
 from attacks.base import Knowledge, final_model
 from attacks.membership import _shadows
 from attacks.membership._calibration import threshold
-from attacks.membership._shadows import ShadowPool, Signals, moments_of, read_signals, shadow_pool
+from attacks.membership._shadows import ShadowPool, Signals, moments_of, read_signals, shadow_pool, train_shadows
 from core.errors import Unsupported
+from core.files import locked
 from core.registry import ROOT
 from datasets.base import LabelledImages
 from defenses.base import Defense
@@ -41,9 +44,9 @@ def trainings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     found: list[int] = []
     real = train_shadow
 
-    def counted(scheme: Any, public: Public, data: LabelledImages, *rest: Any) -> Any:
+    def counted(scheme: Any, public: Public, data: LabelledImages, *rest: Any, **named: Any) -> Any:
         found.append(len(data))
-        return real(scheme, public, data, *rest)
+        return real(scheme, public, data, *rest, **named)
 
     monkeypatch.setattr(_shadows, "train_shadow", counted)
     return found
@@ -120,9 +123,10 @@ def test_no_model_of_another_configuration_is_used(trainings: list[int]) -> None
         assert len(trainings) == count
     shadow_pool(known, WORLD.unseen.select(torch.arange(39)), 1, online=False)
     shadow_pool(known, WORLD.unseen, 1, online=True)
-    assert len(trainings) == len(others) + 2
+    shadow_pool(known, WORLD.unseen, 1, online=False, precision="bfloat16")
+    assert len(trainings) == len(others) + 3
     shadow_pool(known, WORLD.unseen, 1, online=False)
-    assert len(trainings) == len(others) + 2
+    assert len(trainings) == len(others) + 3
 
 
 def test_changed_source_code_makes_another_pool(monkeypatch: pytest.MonkeyPatch, trainings: list[int]) -> None:
@@ -178,6 +182,39 @@ def test_a_killed_pool_continues_where_it_stopped(trainings: list[int], tmp_path
     assert len(trainings) == 6
     assert torch.equal(resumed.member, whole.member)
     assert all(torch.equal(resumed.signals.logits[m], whole.signals.logits[m]) for m in whole.signals.logits)
+
+
+def test_a_model_that_another_process_is_training_is_left_to_it(
+    trainings: list[int], shadow_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = shadow_folder.parent / "elsewhere"
+    before = shadow_pool(knowledge(), WORLD.unseen, 4, online=False, folder=elsewhere)
+    done = next(elsewhere.glob("*/1.safetensors"))
+    mine = shadow_folder / done.parent.name
+    seen: list[str] = []
+    known = replace(knowledge(), progress=seen.append)
+    with ExitStack() as other:
+        assert other.enter_context(locked(mine / "1.lock"))
+
+        def finished(seconds: float) -> None:  # the others are made, only the busy one is waited for
+            assert seen == [f"shadow {n} of 4" for n in (1, 2, 3)]
+            shutil.copy(done, mine / done.name)
+            other.close()
+
+        monkeypatch.setattr(time, "sleep", finished)
+        after = shadow_pool(known, WORLD.unseen, 4, online=False)
+    assert len(trainings) == 4 + 3
+    assert torch.equal(before.member, after.member)
+    assert torch.equal(before.signals.final, after.signals.final)
+
+
+@pytest.mark.slow
+def test_two_processes_fill_one_pool(trainings: list[int], tmp_path: Path) -> None:
+    two = train_shadows(knowledge(), WORLD.unseen, 4, online=False, workers=2, folder=tmp_path / "two")
+    assert trainings == []  # all were trained in other processes
+    one = shadow_pool(knowledge(), WORLD.unseen, 4, online=False, folder=tmp_path / "one")
+    assert torch.equal(one.member, two.member)
+    assert torch.equal(one.signals.final, two.signals.final)
 
 
 def test_a_pool_ends_with_whole_pairs_when_the_time_does() -> None:

@@ -8,8 +8,20 @@ import pytest
 import torch
 
 from attacks.membership import _shadows
+from tests.contract.worlds import CHECKED
 
 torch.set_num_threads(1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """For `check`: only the tests of a plugin, not those of the contract itself or of kinds that the file lacks."""
+    if CHECKED:
+        items[:] = [item for item in items if _of_a_plugin(item)]
+
+
+def _of_a_plugin(item: pytest.Item) -> bool:
+    call = getattr(item, "callspec", None)
+    return call is not None and bool({"name", "world"} & set(call.params)) and item.get_closest_marker("skip") is None
 
 
 @pytest.fixture(autouse=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -12,6 +13,10 @@ import torch
 from attacks.base import (
     STOPPED,
     Attack,
+    AuditAttack,
+    AuditTask,
+    ExtractionAttack,
+    ExtractionTask,
     Inversion,
     Knowledge,
     KnownMembership,
@@ -23,8 +28,8 @@ from attacks.base import (
 from core import registry
 from core.errors import Unsupported
 from core.seeds import digest_of
+from defenses._sum import SummedCodes
 from defenses.base import Defense
-from defenses.fedavg import FedAvg
 from federation.view import THREATS
 from leaderboard.answers import check_answer
 from tests.contract.worlds import World, attack_names, blobs, make_world
@@ -49,22 +54,44 @@ def small(name: str) -> Attack:
     return made
 
 
+#: attacks on one kind of scheme: a defense that they work on; elsewhere they refuse
+HOMES: dict[str, tuple[str, dict[str, Any]]] = {
+    "extraction": ("mp-dp", {}),
+    "phi-inversion": ("mp-dp", {}),
+    "phi-membership": ("mp-dp", {}),
+    "mix-and-match": ("hybridalpha", {"variant": "as-specified", "sample_values": 0}),
+    "strip-membership": ("mp", {}),
+}
+
+
+@cache
+def home_of(name: str) -> World:
+    """Where an attack is tried: without a defense, or on the scheme that it was made for."""
+    defense = registry.create("defense", *HOMES.get(name, ("fedavg", {})))
+    assert isinstance(defense, Defense)
+    return make_world(defense, model_parameters={"hidden": [8]})
+
+
 @pytest.fixture(scope="module")
 def world() -> World:
-    return make_world(FedAvg(), model_parameters={"hidden": [8]})
+    return home_of("prior")
 
 
 def knowledge(world: World, threat: str, seed: int = 5) -> Knowledge:
-    return Knowledge(world.view(threat), FedAvg(), world.auxiliary, seed)
+    return Knowledge(world.view(threat), world.defense, world.auxiliary, seed)
 
 
-def task_for(attack: Attack, world: World) -> ReconstructionTask | MembershipTask:
+def task_for(attack: Attack, world: World) -> ReconstructionTask | MembershipTask | ExtractionTask:
+    if attack.goal == "extraction":
+        return EXTRACTION
     return reconstruction_task(world) if attack.goal == "reconstruction" else membership_task(world)
 
 
 def run(attack: Attack, known: Knowledge, world: World) -> Any:
     if isinstance(attack, ReconstructionAttack):
         return attack.reconstruct(known, reconstruction_task(world))
+    if isinstance(attack, ExtractionAttack):
+        return attack.extract(known, EXTRACTION)
     assert isinstance(attack, MembershipAttack)
     return attack.infer(known, membership_task(world))
 
@@ -78,7 +105,8 @@ def membership_task(world: World) -> MembershipTask:
 
 def reconstruction_task(world: World) -> ReconstructionTask:
     labels = tuple(torch.split(world.shards["client:0"].labels[: world.watch.targets], 1))
-    return ReconstructionTask("first", 0, world.watch.targets, 1, labels, (1,) * world.watch.targets)
+    size = len(world.shards) if isinstance(world.defense, SummedCodes) else 1
+    return ReconstructionTask("first", 0, world.watch.targets, 1, labels, (size,) * world.watch.targets)
 
 
 def fingerprint(known: Knowledge) -> str:
@@ -86,13 +114,19 @@ def fingerprint(known: Knowledge) -> str:
 
 
 def tensors_of(answer: Any) -> list[torch.Tensor]:
+    if hasattr(answer, "model"):
+        return [answer.model[name] for name in sorted(answer.model)]
     return list(answer.images) if hasattr(answer, "images") else [answer.scores, answer.decisions]
 
 
-ALL = [*attack_names("reconstruction"), *attack_names("membership")]
+#: the worlds have three rounds; the last one is observed
+EXTRACTION = ExtractionTask("last", 2)
+STEALING = attack_names("extraction")
+ALL = [*attack_names("reconstruction"), *attack_names("membership"), *STEALING]
 
 
-def test_there_are_attacks_of_both_kinds() -> None:
+def test_there_are_attacks_of_all_kinds() -> None:
+    assert "received-model" in STEALING
     assert {"prior", "inverting-gradients"} <= set(attack_names("reconstruction"))
     assert {"loss-threshold", "shadow", "lira", "rmia", "nasr", "known-members"} <= set(attack_names("membership"))
 
@@ -107,35 +141,38 @@ def test_an_attack_says_what_it_is(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_an_attack_answers_in_the_right_form_and_repeats_itself(world: World, name: str) -> None:
-    attack = small(name)
+def test_an_attack_answers_in_the_right_form_and_repeats_itself(name: str) -> None:
+    attack, world = small(name), home_of(name)
     threat = attack.threats[0]
     known = knowledge(world, threat)
     before = fingerprint(known)
 
     first, second = run(attack, known, world), run(attack, known, world)
 
-    check_answer(first, task_for(attack, world), world.outcome.public.shape)
-    assert len(tensors_of(first)[0]) == (len(membership_task(world).candidates) if attack.goal == "membership" else 1)
+    check_answer(first, task_for(attack, world), world.outcome.public)
+    if attack.goal != "extraction":
+        rebuilt = reconstruction_task(world).sizes[0]
+        expected = len(membership_task(world).candidates) if attack.goal == "membership" else rebuilt
+        assert len(tensors_of(first)[0]) == expected
     assert all(torch.equal(a, b) for a, b in zip(tensors_of(first), tensors_of(second), strict=True))
     assert fingerprint(known) == before, "the attack changed its view"
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_an_attack_works_under_every_threat_that_it_names(world: World, name: str) -> None:
-    attack = small(name)
+def test_an_attack_works_under_every_threat_that_it_names(name: str) -> None:
+    attack, world = small(name), home_of(name)
     for threat in attack.threats:
         if threat == "server:active":  # fedavg has no such strategy; the harness skips that cell
             continue
         full = f"{threat}:1" if threat == "server+clients" else threat
         assert attack.allows(full)
-        check_answer(run(attack, knowledge(world, full), world), task_for(attack, world), world.outcome.public.shape)
+        check_answer(run(attack, knowledge(world, full), world), task_for(attack, world), world.outcome.public)
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_adding_global_randomness_changes_nothing(world: World, name: str) -> None:
+def test_adding_global_randomness_changes_nothing(name: str) -> None:
     """An attack draws from its own seed alone, not from torch's global state."""
-    attack = small(name)
+    attack, world = small(name), home_of(name)
     known = knowledge(world, attack.threats[0])
     torch.manual_seed(1)
     first = run(attack, known, world)
@@ -145,15 +182,86 @@ def test_adding_global_randomness_changes_nothing(world: World, name: str) -> No
     assert all(torch.equal(a, b) for a, b in zip(tensors_of(first), tensors_of(second), strict=True))
 
 
-@pytest.mark.parametrize("name", [n for n in attack_names("reconstruction") if n != "prior"])
+@pytest.mark.parametrize("name", HOMES)
+def test_an_attack_on_one_scheme_refuses_where_there_is_none(world: World, name: str) -> None:
+    attack = small(name)
+    with pytest.raises(Unsupported, match="'fedavg'"):
+        run(attack, knowledge(world, attack.threats[0]), world)
+
+
+@pytest.mark.parametrize("name", [n for n in attack_names("reconstruction") if n not in ("prior", *HOMES)])
 def test_a_client_has_no_gradient_to_invert(world: World, name: str) -> None:
     with pytest.raises(Unsupported, match="neither the victim's gradient"):
         run(small(name), knowledge(world, "client"), world)
 
 
+# --- extraction: models that are hidden from clients ---------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def hidden_model() -> World:
+    defense = registry.create("defense", "mp-dp")
+    assert isinstance(defense, Defense)
+    return make_world(defense, model_parameters={"hidden": [8]})
+
+
+@pytest.mark.parametrize("name", STEALING)
+def test_an_attack_answers_for_a_hidden_model_too_and_leaves_its_view_alone(hidden_model: World, name: str) -> None:
+    attack = small(name)
+    assert isinstance(attack, ExtractionAttack)
+    known = Knowledge(hidden_model.view("client"), hidden_model.defense, hidden_model.auxiliary, 5)
+    before = fingerprint(known)
+    first, second = attack.extract(known, EXTRACTION), attack.extract(known, EXTRACTION)
+    check_answer(first, EXTRACTION, hidden_model.outcome.public)
+    assert all(torch.equal(a, b) for a, b in zip(tensors_of(first), tensors_of(second), strict=True))
+    assert fingerprint(known) == before, "the attack changed its view"
+
+
+@pytest.mark.parametrize("name", STEALING)
+def test_only_the_first_probe_of_the_round_counts(hidden_model: World, name: str) -> None:
+    """Later probes show one model under fresh perturbations, later rounds are not there yet when it is stolen."""
+    attack = small(name)
+    assert isinstance(attack, ExtractionAttack)
+    view = hidden_model.view("client")
+    task = ExtractionTask("first", 0)
+    past = tuple(o for o in view.observations if o.occasion.kind != "final" and o.occasion.round == 0)
+    cut = replace(view, observations=tuple(o for o in past if not o.occasion.probe))
+    assert 0 < len(cut.observations) < len(past) < len(view.observations)
+    whole = attack.extract(Knowledge(view, hidden_model.defense, hidden_model.auxiliary, 5), task)
+    part = attack.extract(Knowledge(cut, hidden_model.defense, hidden_model.auxiliary, 5), task)
+    assert all(torch.equal(a, b) for a, b in zip(tensors_of(whole), tensors_of(part), strict=True))
+
+
+# --- audit: two worlds ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", attack_names("audit"))
+def test_an_audit_scores_every_trial_and_tells_worlds_apart_without_a_defense(world: World, name: str) -> None:
+    """Probe i runs on the victim's record i, so trial 0 is of world 0 and trial 1 of world 1; nobody says so."""
+    attack = small(name)
+    assert isinstance(attack, AuditAttack)
+    assert attack.summary()
+    assert attack.citation
+    known = knowledge(world, "server")
+    first, second = (world.shards["client:0"].select(torch.tensor([i])) for i in range(2))
+    task = AuditTask((first, second), replace(known.view, observations=known.view.of_kind("probe", 2)))
+    before = fingerprint(known)
+
+    torch.manual_seed(1)
+    answer = attack.distinguish(known, task)
+    torch.manual_seed(2)
+    again = attack.distinguish(known, task)
+
+    check_answer(answer, task, world.outcome.public)
+    assert len(answer.scores) == len(task.trials) == 2
+    assert torch.equal(answer.scores, again.scores)
+    assert fingerprint(known) == before, "the attack changed its view"
+    assert answer.scores[0] < answer.scores[1]
+
+
 # --- reconstruction: other problems than one record of one client ------------------------------
 
-REBUILDING = attack_names("reconstruction")
+REBUILDING = [name for name in attack_names("reconstruction") if name not in HOMES]
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +278,7 @@ def test_an_attack_rebuilds_as_many_images_as_an_aggregate_has_records(sums_only
     attack = small(name)
     assert isinstance(attack, ReconstructionAttack)
     task = replace(reconstruction_task(sums_only), known_labels=None, sizes=(3,) * sums_only.watch.targets)
-    check_answer(attack.reconstruct(known, task), task, sums_only.outcome.public.shape)
+    check_answer(attack.reconstruct(known, task), task, sums_only.outcome.public)
 
 
 @dataclass(frozen=True)
@@ -194,7 +302,7 @@ def test_a_gradient_without_numbers_spoils_only_its_own_problem(world: World, na
     attack = small(name)
     assert isinstance(attack, ReconstructionAttack)
     answer = attack.reconstruct(known, asked)
-    check_answer(answer, asked, world.outcome.public.shape)
+    check_answer(answer, asked, world.outcome.public)
     assert any("holds no numbers: 1 of 2" in flag for flag in answer.flags)
 
 
@@ -216,5 +324,5 @@ def test_an_attack_without_time_answers_at_once_and_says_so(world: World, name: 
     assert isinstance(attack, ReconstructionAttack)
     late = replace(knowledge(world, "server"), deadline=time.monotonic())
     answer = attack.reconstruct(late, reconstruction_task(world))
-    check_answer(answer, reconstruction_task(world), world.outcome.public.shape)
+    check_answer(answer, reconstruction_task(world), world.outcome.public)
     assert any(flag.startswith(STOPPED) for flag in answer.flags)

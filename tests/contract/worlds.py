@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -18,6 +19,11 @@ from federation.payload import leaves, raw_bytes
 from federation.rounds import Federation, Outcome
 from federation.settings import Public, Training, Watch, client_name
 from federation.view import View, make_view, parse_threat
+
+#: `run_benchmark.py check FILE.py` runs these tests on the plugins of that file alone
+CHECKED = os.environ.get("LEAKBOARD_CHECK", "")
+if CHECKED:  # here, so that the processes that replay a party know it too
+    registry.load_file(CHECKED)
 
 THREATS = ("server", "server+keys", "server+clients:1", "server+clients:2", "client")
 
@@ -113,8 +119,17 @@ VARIANTS: dict[str, list[dict[str, object]]] = {
 }
 
 
+def plugins(kind: str) -> dict[str, registry.Entry]:
+    """The plugins under test: all of a kind, or those of the file that `check` was given."""
+    found = registry.entries(kind)
+    if not CHECKED:
+        return found
+    mine = {entry["name"] for entry in registry.load_file(CHECKED) if entry["kind"] == kind}
+    return {name: entry for name, entry in found.items() if name in mine}
+
+
 def defense_names() -> list[str]:
-    return list(registry.entries("defense"))
+    return list(plugins("defense"))
 
 
 def defenses() -> list[Defense]:
@@ -133,7 +148,7 @@ def title(defense: Defense) -> str:
 
 
 def attack_names(goal: str) -> list[str]:
-    return [name for name, entry in registry.entries("attack").items() if entry["goal"] == goal]
+    return [name for name, entry in plugins("attack").items() if entry["goal"] == goal]
 
 
 def blobs(view: View, *, messages_only: bool = False) -> Iterator[bytes]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from core.files import sweep, whole_folder, write_bytes, write_text
+from core.files import locked, sweep, whole_folder, write_bytes, write_text
 
 
 def names(folder: Path) -> list[str]:
@@ -98,3 +98,22 @@ def test_sweep_removes_what_the_dead_left_and_nothing_else(tmp_path: Path) -> No
     sweep(tmp_path / "none")
 
     assert names(tmp_path) == sorted([living, "record.json", "mine.part"])
+
+
+def test_a_lock_has_one_holder_and_falls_with_the_block(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "0.lock"
+    with locked(path) as first:
+        assert first
+        with locked(path) as second:
+            assert not second
+        with locked(path.with_name("1.lock")) as other:
+            assert other
+    with locked(path) as again:
+        assert again
+
+
+def test_where_nothing_can_be_written_everybody_has_the_lock(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with locked(tmp_path / "file" / "0.lock") as first, locked(tmp_path / "file" / "0.lock") as second:
+        assert first
+        assert second

@@ -12,6 +12,7 @@ import pytest
 
 from core import registry
 from core.errors import UserError
+from leaderboard.cli import main
 from tests.core.helpers import in_fresh_process
 
 PLUGIN = '''
@@ -303,3 +304,29 @@ def test_two_outside_plugins_cannot_have_one_name(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="Two plugins are called defense 'mine'"):
         registry.load_file(write_plugin(tmp_path / "b.py", "mine"))
     assert registry.find("defense", "mine") == first[0]
+
+
+def install(folder: Path, name: str, module: str) -> None:
+    """A package as pip would leave it: a module, and metadata with an entry point."""
+    info = folder / f"{name}-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[leakboard.defenses]\n{name} = {module}\n")
+
+
+def test_installed_packages_offer_plugins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clean_files: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write_plugin(tmp_path / "someones_defense.py", "someones-defense")
+    install(tmp_path, "someones-package", "someones_defense")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert registry.installed_files() == [str(file)]
+    assert main(["list", "defenses"]) == 0
+    assert "someones-defense" in capsys.readouterr().out
+
+
+def test_an_installed_plugin_without_a_module_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, "empty-package", "nowhere.at_all")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UserError, match=r"The installed plugin 'empty-package' .* names no module"):
+        registry.installed_files()

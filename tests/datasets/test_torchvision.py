@@ -202,3 +202,43 @@ def test_normalisation_fits_the_channels(dataset: type[TorchvisionDataset]) -> N
     assert dataset.normalisation(channels) == (dataset.mean, dataset.std)
     with pytest.raises(ValueError, match="channels"):
         dataset.normalisation(4 - channels)
+
+
+def save_npz(path: Path, labels: list[int], test_labels: list[int]) -> Path:
+    """Image i is filled with i."""
+    arrays: dict[str, Any] = {"class_names": np.array(["a", "b"])}
+    for part, given in (("train", labels), ("test", test_labels)):
+        numbers = np.arange(len(given), dtype=np.uint8)[:, None, None, None]
+        arrays[f"{part}_images"] = np.zeros((len(given), 32, 32, 3), dtype=np.uint8) + numbers
+        arrays[f"{part}_labels"] = np.array(given)
+    np.savez(path, **arrays)
+    return path
+
+
+def test_a_part_is_the_first_images_of_each_class_in_order(tmp_path: Path) -> None:
+    file = save_npz(tmp_path / "part.npz", [0, 0, 1, 0, 1, 1, 0], [1, 0, 0, 1])
+    pool = Cifar10(root=str(file), train_per_class=2, test_per_class=1).read()
+    assert pool.labels.tolist() == [0, 0, 1, 1, 1, 0]
+    assert pool.pixels[:, 0, 0, 0].tolist() == [0, 1, 2, 4, 0, 1]
+    assert pool.is_test.tolist() == [False] * 4 + [True] * 2
+
+
+def test_a_part_of_the_official_files_equals_the_same_part_from_elsewhere(tmp_path: Path, trusting: None) -> None:
+    save_cifar10(tmp_path, per_batch=20)
+    whole = Cifar10(root=str(tmp_path)).read()
+    official = Cifar10(root=str(tmp_path), train_per_class=3, test_per_class=1).read()
+    file = tmp_path / "copy.npz"
+    parts = {"train": ~whole.is_test, "test": whole.is_test}
+    arrays: dict[str, Any] = {"class_names": np.array(whole.class_names)}
+    for name, part in parts.items():
+        arrays |= {f"{name}_images": whole.pixels[part].numpy(), f"{name}_labels": whole.labels[part].numpy()}
+    np.savez(file, **arrays)
+    copied = Cifar10(root=str(file), train_per_class=3, test_per_class=1).read()
+    assert len(official.labels) == 40
+    assert (official.digest(), official.structure()) == (copied.digest(), copied.structure())
+
+
+def test_too_few_images_of_a_class_are_one_sentence(tmp_path: Path) -> None:
+    file = save_npz(tmp_path / "part.npz", [0, 0, 1], [0, 1])
+    with pytest.raises(UserError, match=r"CIFAR-10: 2 images a class were asked for; class 1 has 1\."):
+        Cifar10(root=str(file), train_per_class=2).read()

@@ -159,16 +159,58 @@ def test_t_bar_clients_and_the_server_read_the_victim_s_update_and_fewer_do_not(
     assert run.defense.needed(run.public) == 3
     for colluders in (1, 2):
         threat = f"server+clients:{colluders}"
-        assert all(set(reading.gradients) == {AGGREGATE} for reading in readings(run, threat))
+        assert all(VICTIM not in reading.gradients for reading in readings(run, threat))
         assert not leaks(run, run.view(threat))
     for index, reading in enumerate(readings(run, "server+clients:3")):
         assert equals_codes(run, reading.gradients[VICTIM], index, VICTIM)
 
 
 def test_clients_of_hybridalpha_hold_no_key_to_others() -> None:
-    run = finished("hybridalpha")
-    assert all(set(reading.gradients) == {AGGREGATE} for reading in readings(run, "server+clients:2"))
-    assert not leaks(run, run.view("server+clients:2"))
+    run = finished("hybridalpha", **FIVE)
+    for colluders in (1, 2, 3):
+        threat = f"server+clients:{colluders}"
+        assert all(VICTIM not in reading.gradients for reading in readings(run, threat))
+        assert not leaks(run, run.view(threat))
+
+
+def subtracts(run: Run, colluders: int) -> bool:
+    """Whether the server and so many clients read the mean over the others, and no other client's own gradient."""
+    assert isinstance(run.defense, SummedCodes)
+    clients = run.public.clients
+    known, others = set(clients[1 : 1 + colluders]), [VICTIM, *clients[1 + colluders :]]
+    right = []
+    threat = f"server+clients:{colluders}"
+    for at, reading in zip(run.rounds() + run.rounds("probe"), readings(run, threat), strict=True):
+        codes = sent_codes(run, at)
+        total: Integers = sum((codes[name] for name in others), start=np.zeros(1, dtype=np.int64))
+        update = run.defense.decoded(run.public, at.occasion, total, len(others))
+        expected = flat(run.defense.gradient_of(update, at.states[SERVER], run.public))
+        found = reading.gradients[AGGREGATE if len(others) > 1 else VICTIM]
+        right.append(set(reading.gradients) == {AGGREGATE, *known, *(others if len(others) == 1 else ())})
+        right.append((found.clients, found.records) == (len(others), len(others) * at.occasion.batch_size))
+        right.append(bool((flat(found.values) - expected).abs().max() < 1e-6 * expected.abs().max()))
+    return all(right)
+
+
+@pytest.mark.parametrize(
+    ("name", "crypto"),
+    [("tp-smc", "sampled"), ("pile", "sampled"), ("secagg", None), ("mp-dp+", None), ("hybridalpha", "real")],
+)
+def test_colluders_take_their_own_updates_out_of_the_sum(name: str, crypto: str | None) -> None:
+    """K = 5: with 1 and 2 colluders the mean over 4 and 3 is left."""
+    run = finished(name, crypto, **FIVE)
+    assert subtracts(run, 1)
+    assert subtracts(run, 2)
+
+
+def test_no_key_hides_the_last_honest_client() -> None:
+    """hybridalpha has no threshold, and secagg with t = 2 none below K - 1: what all others did not send is left."""
+    assert subtracts(finished("hybridalpha", **FIVE), 3)
+    assert subtracts(finished("hybridalpha", **FIVE), 4)
+    strict = small_run(sums("secagg", honest=2), watch=WATCH, **FIVE)
+    assert subtracts(strict, 3)
+    for index, reading in enumerate(readings(strict, "server+clients:4")):
+        assert equals_codes(strict, reading.gradients[VICTIM], index, VICTIM)
 
 
 # --- clients and the model ---------------------------------------------------------------------

@@ -180,6 +180,17 @@ def test_all_defenses_draw_the_same_records() -> None:
     assert all(list(differences(a, b)) == [] for a, b in told)
 
 
+def test_the_victim_s_batches_of_observed_rounds_are_noted() -> None:
+    public = public_of((12, 10, 11), rounds=7)
+    outcome = run(public, Telling(), watch=watch_of())
+    shard = shards_of(public.shard_sizes)["client:0"]
+    observed = of_kind(outcome, "train")
+    assert list(outcome.batches) == [0, 3, 6] == [o.occasion.round for o in observed]
+    for observation in observed:
+        told = sent(observation, "batch")["client:0"]["images"]
+        assert torch.equal(shard.images[outcome.batches[observation.occasion.round]], told)
+
+
 # --- probes -------------------------------------------------------------------------------------
 
 
@@ -282,6 +293,11 @@ def test_a_dropout_ends_with_the_round_and_spares_the_probes() -> None:
     assert "client:0" not in sent(of_kind(outcome, "train")[0], "update")
     assert all("client:0" in sent(o, "update") for o in of_kind(outcome, "probe"))
     assert "client:0" in sent(of_kind(outcome, "train")[1], "update")
+
+
+def test_a_victim_that_drops_out_has_no_batch_in_that_round() -> None:
+    drops = ((0, 0, "update"), (1, 1, "update"))
+    assert list(run(dropping(*drops, rounds=3), watch=watch_of()).batches) == [1, 2]
 
 
 def test_a_step_that_is_not_there_is_one_sentence() -> None:
@@ -497,6 +513,22 @@ def test_progress_is_told() -> None:
         progress=lambda done, total: told.append((done, total)),
     ).run()
     assert told == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_the_model_can_be_asked_for_after_every_round() -> None:
+    asked: dict[int, Parameters] = {}
+    public = public_of(rounds=3)
+    outcome = Federation(
+        FedAvg(),
+        public,
+        shards_of(public.shard_sizes),
+        None,
+        0,
+        after_round=lambda done, model: asked.update({done: model()}),
+    ).run()
+    assert list(asked) == [1, 2, 3]
+    assert all(torch.equal(value, asked[3][name]) for name, value in outcome.model.items())
+    assert any(not torch.equal(value, asked[2][name]) for name, value in outcome.model.items())
 
 
 def test_only_observed_rounds_are_kept() -> None:

@@ -10,7 +10,7 @@ from core import registry
 from federation.models.base import Model
 from federation.payload import Parameters
 from federation.settings import Public
-from federation.task import Task, channels_last, task_of
+from federation.task import Task, channels_last, mixed_precision, task_of
 from tests.federation.makings import CLASSES, images, public_of, same
 
 
@@ -147,3 +147,17 @@ def test_narrow_strided_projections_are_kept_out_of_channels_last(width: int) ->
         again, _ = task.gradient(model, data.images, data.labels)
     for name, value in first.items():
         torch.testing.assert_close(again[name], value)
+
+
+def test_mixed_precision_is_near_and_ends_with_its_block() -> None:
+    task, data = task_of(public_of(model="convnet", model_parameters={"width": 2})), images(6)
+    model = task.initial(1)
+    exact, _ = task.gradient(model, data.images, data.labels)
+    with mixed_precision():
+        near, _ = task.gradient(model, data.images, data.labels)
+    after, _ = task.gradient(model, data.images, data.labels)
+    assert all(value.dtype == torch.float32 for value in near.values())
+    assert all(torch.equal(after[name], value) for name, value in exact.items())
+    first, second = (torch.cat([value.flatten() for value in found.values()]) for found in (exact, near))
+    assert not torch.equal(first, second)
+    assert torch.cosine_similarity(first, second, dim=0) > 0.95  # eight bits, and sums over records that nearly cancel

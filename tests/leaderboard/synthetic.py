@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from leaderboard.record import (
     CellSpec,
@@ -16,7 +17,16 @@ from leaderboard.record import (
 )
 
 
-def cell(defense: str, attack: str, goal: str, threat: str, moment: str | None, seed: int) -> CellSpec:
+def cell(
+    defense: str,
+    attack: str,
+    goal: str,
+    threat: str,
+    moment: str | None,
+    seed: int,
+    adaptive: bool = False,
+    about: Literal["training", "batch"] = "training",
+) -> CellSpec:
     def plugin(label: str) -> PluginSpec:
         name = "prior" if label.startswith("prior") else label
         return PluginSpec(label=label, name=name, parameters={})
@@ -24,15 +34,24 @@ def cell(defense: str, attack: str, goal: str, threat: str, moment: str | None, 
     training = TrainingSpec(
         dataset=plugin("digits"), model=plugin("mlp"), defense=plugin(defense), training={}, observe={}, seed=seed
     )
-    return CellSpec(training=training, attack=plugin(attack), goal=goal, threat=threat, moment=moment)
+    return CellSpec(
+        training=training,
+        attack=plugin(attack),
+        goal=goal,
+        threat=threat,
+        moment=moment,
+        adaptive=adaptive,
+        about=about,
+    )
 
 
-def summary(defense: str, seed: int, accuracy: float | None) -> TrainingSummary:
+def summary(defense: str, seed: int, accuracy: float | None, train_accuracy: float | None = None) -> TrainingSummary:
     return TrainingSummary(
         key=f"{defense}-{seed}",
         accuracy=accuracy,
         test_records=1000,
-        train_accuracy=None,
+        train_accuracy=train_accuracy,
+        train_records=1000,
         rounds=4,
         client_rounds=12,
         parameters=10,
@@ -56,6 +75,8 @@ def reconstruction(
     seed: int = 0,
     accuracy: float | None = 0.9,
     status: Status = "ok",
+    adaptive: bool = False,
+    threat: str = "server",
 ) -> Record:
     """A record of a reconstruction with these values an image."""
 
@@ -66,7 +87,7 @@ def reconstruction(
 
     hits = identified if identified is not None else [0.0] * len(psnr)
     scores = {"psnr": score(psnr), "identified": score(hits), "lpips": score(lpips)}
-    place = cell(defense, attack, "reconstruction", "server", moment, seed)
+    place = cell(defense, attack, "reconstruction", threat, moment, seed, adaptive)
     return Record(
         key=place.slug,
         ingredients={},
@@ -88,10 +109,15 @@ def membership(
     *,
     seed: int = 0,
     accuracy: float | None = 0.9,
+    train_accuracy: float | None = None,
     status: Status = "ok",
+    adaptive: bool = False,
+    about: Literal["training", "batch"] = "training",
+    moment: str | None = None,
+    threat: str = "client",
 ) -> Record:
     """A record of a membership attack with these scores."""
-    place = cell(defense, attack, "membership", "client", None, seed)
+    place = cell(defense, attack, "membership", threat, moment, seed, adaptive, about)
     return Record(
         key=place.slug,
         ingredients={},
@@ -103,5 +129,65 @@ def membership(
         members=list(members) if status == "ok" else [],
         member_scores=list(scores) if status == "ok" else [],
         decisions=[score > 0.5 for score in scores] if status == "ok" else [],
+        training=summary(defense, seed, accuracy, train_accuracy),
+    )
+
+
+def extraction(
+    defense: str = "fedavg",
+    attack: str = "steal",
+    fidelity: Sequence[float] = (1.0, 1.0, 1.0, 1.0),
+    *,
+    stolen: Sequence[float] | None = None,
+    moment: str = "last",
+    seed: int = 0,
+    accuracy: float | None = 0.9,
+    adaptive: bool = False,
+) -> Record:
+    """A record of an extraction: agreement with the true model on each test record (0 or 1)."""
+    place = cell(defense, attack, "extraction", "client", moment, seed, adaptive)
+    right = stolen if stolen is not None else fidelity
+    scores = {
+        "fidelity": ScoreRecord(value=sum(fidelity) / len(fidelity), per_item=list(fidelity)),
+        "stolen_accuracy": ScoreRecord(value=sum(right) / len(right), per_item=list(right)),
+        "canonical_distance": ScoreRecord(value=0.25),
+    }
+    return Record(
+        key=place.slug,
+        ingredients={},
+        cell=place,
+        status="ok",
+        scores=scores,
+        target_indices=list(range(len(fidelity))),
+        training=summary(defense, seed, accuracy),
+    )
+
+
+def audit(
+    defense: str = "mp-dp",
+    attack: str = "distinguish",
+    audited: float | None = 5.0,
+    details: Mapping[str, float] | None = None,
+    *,
+    seed: int = 0,
+    accuracy: float | None = 0.9,
+    adaptive: bool = False,
+    threat: str = "server",
+) -> Record:
+    """A record of an audit with this lower bound of epsilon."""
+    place = cell(defense, attack, "audit", threat, "first", seed, adaptive)
+    known = details
+    if known is None:
+        known = {
+            **{"epsilon_claimed": 3.0, "epsilon_round": 3.1, "epsilon_composed": 40.0},
+            **{"ceiling": 6.5, "trials": 2000.0},
+        }
+    reason = "" if audited is not None else "too few trials"
+    return Record(
+        key=place.slug,
+        ingredients={},
+        cell=place,
+        status="ok",
+        scores={"epsilon_lower": ScoreRecord(value=audited, reason=reason, details=dict(known))},
         training=summary(defense, seed, accuracy),
     )

@@ -10,7 +10,9 @@ from datasets.base import ImagePool
 from federation.models.module import Module
 from leaderboard.cli import main
 from leaderboard.jobs import Job, Locations
+from leaderboard.plan import Options, make_plan
 from leaderboard.record import PluginSpec, TrainingSpec
+from suites.schema import load_suite
 
 NETWORKS = """
 from torch import nn
@@ -39,6 +41,20 @@ def test_test_sets_and_groups_are_part_of_the_data_s_structure() -> None:
     grouped = ImagePool(pixels, labels, none, ("a", "b"), torch.arange(4))
     assert plain.digest() == tested.digest() == grouped.digest()
     assert len({plain.structure(), tested.structure(), grouped.structure()}) == 3
+
+
+def test_an_attack_that_runs_another_depends_on_its_code(tmp_path: Path) -> None:
+    file = tmp_path / "s.yaml"
+    file.write_text(
+        "name: s\ndatasets: [digits]\nmodel: {name: mlp, params: {hidden: [4]}}\n"
+        "training: {rounds: 2, batch_size: 8, clients: 3}\nobserve: {targets: 2}\ndefenses: [fedavg]\nattacks:\n"
+        "- {name: strip-membership, label: a, threats: [client], params: {attack: lira}}\n"
+        "- {name: strip-membership, label: b, threats: [client], params: {attack: loss-threshold}}\n"
+    )
+    plan = make_plan(load_suite(str(file)), Options(tmp_path / "run"))
+    first, second = (set(cell.ingredients["answer"]["modules"]) for cell in plan.cells)
+    assert any("lira" in module for module in first - second)
+    assert any("loss_threshold" in module for module in second - first)
 
 
 def test_what_must_not_be_guessed_depends_on_the_data() -> None:

@@ -149,3 +149,10 @@ def test_going_back_finds_the_old_records_again(workshop: Workshop) -> None:
 
     assert "4 cells, 4 already there" in outcome.began
     assert workshop.keys() == keys
+
+
+@pytest.mark.slow
+def test_the_accuracy_is_looked_at_as_training_goes_on(tiny_run: Path) -> None:
+    for record in open_run(tiny_run).records:
+        assert record.training is not None
+        assert record.training.accuracy_by_round[record.training.rounds] == record.training.accuracy

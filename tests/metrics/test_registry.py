@@ -15,7 +15,15 @@ import torch
 import metrics
 from core.plugins import is_plugin
 from core.registry import ROOT, check_unique, describe_module, plugin_files
-from metrics.base import MembershipMetric, MembershipTruth, Metric, ReconstructionMetric, Score
+from metrics.base import (
+    ExtractionMetric,
+    ExtractionTruth,
+    MembershipMetric,
+    MembershipTruth,
+    Metric,
+    ReconstructionMetric,
+    Score,
+)
 from tests.metrics.helpers import images, truth
 
 FILES = [path for path in plugin_files() if path.parent == ROOT / "metrics"]
@@ -29,6 +37,7 @@ CLASSES: list[type[Metric]] = [
 OURS = {
     *("psnr", "mse", "test_mse", "feat_mse", "ssim", "lpips", "identified", "identified_lpips"),
     *("asr", "auc", "tpr@1%fpr", "tpr@0.1%fpr", "asr_best_threshold", "accuracy"),
+    *("fidelity", "stolen_accuracy", "canonical_distance"),
 }
 
 
@@ -93,6 +102,23 @@ def test_membership_scores_keep_to_the_bounds(metric: type[MembershipMetric], sh
     check(score, metric())
 
 
+def theft(noise: float) -> ExtractionTruth:
+    network = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+    true = {name: torch.randn(value.shape) for name, value in network.state_dict().items()}
+    stolen = {name: value + noise * torch.randn(value.shape) for name, value in true.items()}
+    records = torch.randn(200, 6)
+    said = [torch.func.functional_call(network, model, (records,)) for model in (stolen, true)]
+    return ExtractionTruth(stolen, true, network, said[0], said[1], said[1].argmax(1))
+
+
+@pytest.mark.parametrize("metric", [c for c in CLASSES if issubclass(c, ExtractionMetric)], ids=lambda c: c.name)
+@pytest.mark.parametrize("noise", [0.0, 0.1, 1.0, 100.0])
+def test_extraction_scores_keep_to_the_bounds(metric: type[ExtractionMetric], noise: float) -> None:
+    score = metric().score(theft(noise))
+    assert score.value is not None
+    check(score, metric())
+
+
 def test_more_harm_lies_in_the_direction_that_is_declared() -> None:
     original, decoys = images(8), images(50, seed=2)
     near, far = (truth(original + s * torch.randn(original.shape), original, decoys) for s in (0.05, 5.0))
@@ -100,6 +126,12 @@ def test_more_harm_lies_in_the_direction_that_is_declared() -> None:
         better, worse = metric().score(near).value, metric().score(far).value
         if better is not None and worse is not None:
             assert (better > worse) == metric.higher_is_better, metric.name
+    good, bad = theft(0.01), theft(10.0)
+    for thief in [c for c in CLASSES if issubclass(c, ExtractionMetric)]:
+        better, worse = thief().score(good).value, thief().score(bad).value
+        assert better is not None
+        assert worse is not None
+        assert (better > worse) == thief.higher_is_better, thief.name
 
 
 def test_the_package_itself_is_light() -> None:

@@ -25,7 +25,7 @@ def test_every_suite_of_the_checkout_is_valid(name: str) -> None:
 
 
 def test_an_attack_that_rebuilds_needs_something_observed(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"'prior' rebuilds what it observes: observe.rounds must not be empty"):
+    with pytest.raises(UserError, match=r"'prior' is about observed rounds: observe.rounds must not be empty"):
         load_suite(str(write_suite(tmp_path, observe={"rounds": []})))
 
 

@@ -1,0 +1,48 @@
+"""The global model, by a client that knows model perturbation."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from attacks._stripping import Estimate, Stripper, perturbation_of, strip
+from attacks.base import ExtractionAnswer, ExtractionAttack, ExtractionTask, Knowledge
+from core.errors import Unsupported
+from defenses.perturbation.canonical import canonical_form
+from federation.task import task_of
+
+
+class StrippedModel(ExtractionAttack):
+    """The received model without its additive noise r: the true model, but for a rescaling that changes no output.
+
+    r is estimated as `estimate` says (attacks/_stripping.py); transitional layers go into the weights; the answer is
+    in canonical form (rows of norm 1 before every activation), since positive rescaling is a symmetry of ReLU networks.
+    """
+
+    name: ClassVar[str] = "extraction"
+    citation: ClassVar[str] = "LeakBoard: least squares for the additive noise of Yang et al., WWW 2022"
+    can_adapt: ClassVar[bool] = True
+
+    estimate: Estimate = Field("labelled", description="where r comes from: own labels, last layer, two rounds")
+    samples: int | None = Field(None, ge=1, description="how many own records are used; none: all")
+
+    @property
+    def adaptive(self) -> bool:
+        """It uses the scheme's algebra."""
+        return True
+
+    def extract(self, knowledge: Knowledge, task: ExtractionTask) -> ExtractionAnswer:
+        """Strip the model of the first probe of the round."""
+        stripper = Stripper(knowledge.view, perturbation_of(knowledge), self.estimate, self.samples)
+        got = stripper.of("probe", task.round_index)
+        if got is None:
+            raise Unsupported(f"{knowledge.view.parties[0]} got no model in round {task.round_index}")
+        r, expanded = stripper.r(got), stripper.expanded
+        found = canonical_form(strip(got, r, expanded), expanded.plain)
+        held = len(stripper.records())
+        flags = []
+        if self.estimate != "data-free" and self.samples is not None and held < self.samples:
+            flags.append(f"only {held} own records, {self.samples} were asked for")
+        model = {name: value.to(task_of(knowledge.public).dtype) for name, value in found.items()}
+        return ExtractionAnswer(model, tuple(flags), {"size_of_r": float(r.norm()), "records": float(held)})

@@ -1,0 +1,38 @@
+"""Which records are in a batch, from the gradient that the server reads."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from torch import Tensor
+
+from attacks.base import Knowledge
+from attacks.membership._batch import BatchMembership, Mixture
+from federation.payload import Parameters
+
+
+class GradientMembership(BatchMembership):
+    """Batch membership from the honest reading's gradient: the victim's own, or the mean that it is part of.
+
+    The plain counterpart of `phi-membership`: exact where the gradient is (fedavg), as good as the noise lets it be
+    elsewhere.
+    """
+
+    name: ClassVar[str] = "gradient-membership"
+    citation: ClassVar[str] = "Definition: least squares of a batch's gradient on the candidates' own gradients"
+
+    def mixtures(self, knowledge: Knowledge, round_index: int) -> dict[str, Mixture]:
+        """Every gradient of the round that the honest reading has."""
+        task = knowledge.task
+        bound: float | None = getattr(knowledge.defense, "clip", None)
+
+        def loss(parameters: Parameters, image: Tensor, target: Tensor) -> Tensor:
+            return task.loss(task.logits(parameters, image), target)
+
+        found = {}
+        for reading in knowledge.readings():
+            o, model = reading.occasion, reading.model
+            if o.kind == "train" and o.round == round_index and model is not None:
+                for owner, gradient in reading.gradients.items():
+                    found[owner] = Mixture(gradient, model, loss, model, bound)
+        return found

@@ -1,0 +1,70 @@
+"""Which records are in a batch, from Phi, which clients send without noise."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from torch import Tensor
+from torch.func import functional_call
+
+from attacks.base import Knowledge
+from attacks.membership._batch import BatchMembership, Loss, Mixture
+from attacks.membership._signals import last_linear
+from core.errors import Unsupported
+from defenses._model_perturbation import ModelPerturbation
+from defenses.base import Gradient
+from defenses.perturbation.clean import CleanParts
+from federation.payload import Parameters
+from federation.task import Task
+
+#: the name of q, the row of last weights that gives alpha, beside the network's own parameters
+HEAD = "head"
+
+
+class PhiMembership(BatchMembership):
+    """Batch membership from Phi of model perturbation, which carries no noise, whatever epsilon is.
+
+    Phi is the mean gradient of alpha^2 / 2, alpha = sum_j h_j / s_j = q . h with the last activations h of the true
+    network; in the true weights' coordinates and by q (`defenses.perturbation.clean`) the server can compute the
+    same for any candidate, labels or not, and the factor c_b of clipping too.
+    """
+
+    name: ClassVar[str] = "phi-membership"
+    citation: ClassVar[str] = "LeakBoard: Phi of Yang et al. is an exact gradient of a function that the server knows"
+    can_adapt: ClassVar[bool] = True
+
+    @property
+    def adaptive(self) -> bool:
+        """It uses what the honest reading leaves aside."""
+        return True
+
+    def mixtures(self, knowledge: Knowledge, round_index: int) -> dict[str, Mixture]:
+        """Phi of everybody whose Phi the server can read in this round."""
+        defense = knowledge.defense
+        if not isinstance(defense, ModelPerturbation):
+            raise Unsupported(f"the defense '{defense.name}' sends no Phi")
+        found = {}
+        for observation in knowledge.view.of_kind("train", round_index):
+            for owner, parts in defense.clean_parts(observation, knowledge.public).items():
+                mean = Gradient({**parts.phi, HEAD: parts.features}, 1, parts.records)
+                at = {**parts.model, HEAD: parts.head}
+                found[owner] = Mixture(mean, at, _activity(knowledge.task, parts), parts.model, parts.clip)
+        if not found:
+            raise Unsupported(f"this view ({knowledge.view.threat}) holds no single client's Phi without noise")
+        return found
+
+
+def _activity(task: Task, parts: CleanParts) -> Loss:
+    """alpha^2 / 2 of one record, as a function of the true weights and q."""
+
+    def loss(parameters: Parameters, image: Tensor, target: Tensor) -> Tensor:
+        own = {name: value for name, value in parameters.items() if name != HEAD}
+        caught: list[Tensor] = []
+        hook = last_linear(task).register_forward_pre_hook(lambda _, given: caught.append(given[0]))
+        try:
+            functional_call(task.skeleton(), {**parts.model, **own}, (task.normalise(image),))
+        finally:
+            hook.remove()
+        return 0.5 * (caught[0] @ parameters[HEAD]).square().sum()
+
+    return loss

@@ -1,0 +1,107 @@
+"""Phi and Psi as gradients to match: a known network, known targets, and no noise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attacks.base import Inversion, Knowledge
+from attacks.reconstruction._psi import Features, Settled, by_auxiliary, expected_factors, features_of, settle
+from defenses.base import Gradient
+from defenses.perturbation.clean import CleanParts
+from federation.payload import Parameters
+
+
+@dataclass(frozen=True)
+class Matched:
+    """A problem for the matcher: a network with some outputs, the gradient of its squared error, and the targets.
+
+    `targets` (B, outputs).
+    """
+
+    problem: Inversion
+    targets: Tensor
+
+
+def phi_problem(knowledge: Knowledge, parts: CleanParts) -> Matched:
+    """Phi alone, for several records: the gradient of 1/2 (c alpha)^2 on the network with the one output c alpha.
+
+    Its part of the last layer, which alpha does not pass, is in Psi. c makes the row of last weights as long as the
+    true ones, so that the layers weigh in the cosine as they do in an ordinary gradient. The size is that of
+    the unclipped Phi, if the records were clipped as much as auxiliary images would be.
+    """
+    shrunk = float(expected_factors(knowledge.task, parts, knowledge.auxiliary).mean())
+    length = _length(parts, parts.head)
+    gradient = {n: length.square() * g / shrunk for n, g in parts.phi.items()}
+    gradient[f"{parts.last}.weight"] = length * parts.features[None] / shrunk
+    if parts.offset is not None:
+        gradient[f"{parts.last}.bias"] = length * parts.offset / shrunk
+    model = parts.with_outputs(length * parts.head[None])
+    return Matched(Inversion(model, Gradient(gradient, 1, parts.records), None), torch.zeros(parts.records, 1))
+
+
+def record_problem(knowledge: Knowledge, parts: CleanParts) -> Matched:
+    """Phi and Psi of one record, as one gradient.
+
+    Label and clipping factor k being known (`_psi`), so are alpha, h and e, hence the gradients of alpha itself
+    (from Phi) and of y . d = (Psi_d / k - (e . d) grad alpha) / alpha. V1 has them for every class: the true gradient
+    sum_c e_c grad y_c follows. V2 has one direction: the network with the two outputs alpha (target 0) and y . d
+    (target onehot . d) is matched, both with last weights as long as the true ones.
+    """
+    features = features_of(parts)
+    settled = settle(
+        features.label,
+        parts.directions,
+        features.factor,
+        by_auxiliary(knowledge.task, parts, features, knowledge.auxiliary),
+    )
+    unclipped = _Unclipped(parts, features, settled)
+    if len(parts.directions) > 1:
+        return unclipped.problem(parts.weight, parts.bias, unclipped.residual, unclipped.of_logits)
+    row = parts.directions @ parts.weight
+    first, second = _length(parts, parts.head), _length(parts, row[0])
+    lengths = torch.stack([first, second])
+    weights = lengths[:, None] * torch.cat([parts.head[None], row])
+    biases = lengths * torch.cat([row.new_zeros(1), parts.directions @ parts.bias])
+    errors = lengths * torch.cat([unclipped.alpha[None], parts.directions @ unclipped.residual])
+    slopes = {
+        n: lengths.view(-1, *[1] * g.ndim) * torch.cat([g[None], unclipped.of_logits[n]])
+        for n, g in unclipped.of_alpha.items()
+    }
+    return unclipped.problem(weights, biases, errors, slopes)
+
+
+class _Unclipped:
+    """One record's alpha (), features h (features,), residual e (classes,), gradients of alpha and of y . d."""
+
+    def __init__(self, parts: CleanParts, features: Features, settled: Settled) -> None:
+        k = settled.factor
+        self.parts = parts
+        self.alpha, self.hidden = features.alpha / k.sqrt(), features.hidden / k.sqrt()
+        onehot = torch.eye(len(parts.weight), dtype=torch.float64)[settled.label]
+        self.residual = parts.weight @ self.hidden + parts.bias - onehot
+        along = parts.directions @ self.residual
+        self.of_alpha: Parameters = {n: g / (k * self.alpha) for n, g in parts.phi.items()}
+        #: (D, *shape)
+        self.of_logits: Parameters = {
+            n: (g / k - along.view(-1, *[1] * (g.ndim - 1)) * self.of_alpha[n]) / self.alpha
+            for n, g in parts.psi.items()
+        }
+
+    def problem(self, weights: Tensor, biases: Tensor, errors: Tensor, slopes: Parameters) -> Matched:
+        """Outputs (N,) with these last weights and biases, errors and gradients (N, *shape) in the other layers."""
+        gradient = {n: torch.tensordot(errors, g, dims=1) for n, g in slopes.items()}
+        gradient[f"{self.parts.last}.weight"] = errors[:, None] * self.hidden
+        if self.parts.offset is not None:
+            gradient[f"{self.parts.last}.bias"] = errors
+        model = self.parts.with_outputs(weights, biases)
+        targets = weights @ self.hidden + biases - errors
+        return Matched(Inversion(model, Gradient(gradient, 1, 1), None), targets[None])
+
+
+def _length(parts: CleanParts, row: Tensor) -> Tensor:
+    """What makes a row of last weights as long as the true ones are on average."""
+    found: Tensor = parts.weight.norm(dim=1).mean() / row.norm().clamp(min=1e-300)
+    return found

@@ -1,0 +1,157 @@
+"""Mix-and-match: one functional key of HybridAlpha as specified opens every single update."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from pydantic import Field, model_validator
+
+from attacks.base import Inversion, Knowledge, ReconstructionAnswer, ReconstructionAttack, ReconstructionTask
+from core import registry
+from core.errors import Unsupported
+from defenses._vectors import shaped
+from defenses.base import Gradient
+from defenses.crypto.fixed_point import Integers
+from defenses.crypto.stand_in import to_words
+from defenses.hybridalpha import ELEMENT, HybridAlpha
+from federation.payload import Parameters, Payload
+from federation.settings import VICTIM, Public
+from federation.task import task_of
+from federation.transcript import Observation
+
+
+def differences(defense: HybridAlpha, observation: Observation, public: Public, client: str) -> Integers:
+    """x[j] - x[0] for all codes x (d,) of one client, from the server's own messages.
+
+    The key for the plain sum opens any ciphertext of each client beside any of the others', since a client's
+    slot key is the same for all coordinates. So the client's j-th ciphertext with the others' first ones gives
+    x[j] + c, c = sum over the others of x_k[0], and c falls out of the difference. Under the stand-in cipher (`crypto:
+    sampled`), which tells just this much, the client's one pad falls out.
+    """
+    updates: dict[str, Payload] = {m.sender: m.payload for m in observation.messages if m.kind == "update"}
+    keys = [m.payload for m in observation.messages if m.kind == "functional_key"]
+    if client not in updates or not keys:
+        raise Unsupported(f"{client} sent no update in this round, or the authority gave no key for its sum")
+    if defense.crypto == "sampled":
+        words = to_words(updates[client]["sealed"])
+        found: Integers = (words - words[0]).astype(np.int64)
+    else:
+        count = defense.code_count(public)
+        mixture = {name: body["ciphertexts"][: 2 * ELEMENT] * count for name, body in updates.items()}
+        totals = defense.decrypted(public, keys[0], {**mixture, client: updates[client]["ciphertexts"]})
+        found = totals - totals[0]
+    return found
+
+
+def isolated(defense: HybridAlpha, observation: Observation, public: Public, client: str) -> Parameters:
+    """One client's gradient with its noise, up to one constant, which is guessed: the median of all values becomes 0.
+
+    A ReLU network has units that are off, so many values of a gradient are 0, and noise is symmetric.
+    """
+    task = task_of(public)
+    step = defense.codec(public, observation.occasion.batch_size).step
+    values = differences(defense, observation, public, client) * step
+    like: Parameters = dict(task.skeleton().named_parameters())
+    return {name: value.to(task.dtype) for name, value in shaped(values - np.median(values), like).items()}
+
+
+@dataclass(frozen=True)
+class _Isolated(ReconstructionTask):
+    """A task about these problems, whatever the honest reading says."""
+
+    found: tuple[Inversion, ...] = ()
+
+    def problems(self, knowledge: Knowledge) -> tuple[Inversion, ...]:
+        """One problem a probe and client."""
+        return self.found
+
+
+class MixAndMatch(ReconstructionAttack):
+    """Take every client's update out of the sum that one key may open, and invert each by another attack.
+
+    HybridAlpha reuses a client's slot key for all coordinates (`variant: as-specified`), so the key of the plain sum
+    opens mixtures of ciphertexts: x_k[j] - x_k[0] for every client k, its update up to one constant. The authority's
+    inference prevention sees one proper request. The updates carry the clients' own noise: this gives what
+    `server+keys` gives. The answer holds the records of all clients.
+    """
+
+    name: ClassVar[str] = "mix-and-match"
+    citation: ClassVar[str] = "Abdalla et al., CRYPTO 2018 (what unlabelled keys tell); against Xu et al., AISec 2019"
+    threats: ClassVar[tuple[str, ...]] = ("server", "server+clients")
+    can_adapt: ClassVar[bool] = True
+
+    attack: str = Field("inverting-gradients", min_length=1, description="the attack that inverts single updates")
+    params: dict[str, Any] = Field(default_factory=dict, description="parameters of that attack")
+
+    @model_validator(mode="after")
+    def _runs_another(self) -> Self:
+        if self.attack == self.name or registry.find("attack", self.attack)["goal"] != "reconstruction":
+            raise ValueError(f"attack must be the name of another reconstruction attack; given: {self.attack}")
+        self.inner()
+        return self
+
+    @property
+    def adaptive(self) -> bool:
+        """It uses the scheme's keys."""
+        return True
+
+    def inner(self) -> ReconstructionAttack:
+        """The attack on single updates."""
+        made = registry.create("attack", self.attack, self.params)
+        assert isinstance(made, ReconstructionAttack)
+        return made
+
+    def runs(self) -> tuple[str, ...]:
+        """The attack on single updates."""
+        return (self.attack,)
+
+    def budget(self) -> dict[str, Any]:
+        """That of the other attack."""
+        return self.inner().budget()
+
+    def work(self, problems: int) -> tuple[float, float]:
+        """That of the other attack on one update; how many clients there are is not known here."""
+        return self.inner().work(problems)
+
+    def reconstruct(self, knowledge: Knowledge, task: ReconstructionTask) -> ReconstructionAnswer:
+        """Isolate, invert, and put the clients' records of each probe together, the victim's first."""
+        defense = knowledge.defense
+        if not isinstance(defense, HybridAlpha):
+            raise Unsupported(f"'{defense.name}' has no functional keys: there is nothing to mix")
+        if defense.variant != "as-specified":
+            raise Unsupported("every coordinate and round has a pad of its own: a key opens its own sum alone")
+        found: list[Inversion] = []
+        shares: list[int] = []
+        for observation in knowledge.view.of_kind("probe", task.round_index):
+            problems = self._problems(knowledge, task, observation)
+            shares.append(len(problems))
+            found += problems
+        size = task.probe_batch
+        asked = _Isolated(
+            task.moment, task.round_index, len(found), size, None, (size,) * len(found), found=tuple(found)
+        )
+        answer = self.inner().reconstruct(knowledge, asked)
+        images = iter(answer.images)
+        joined = tuple(torch.cat([next(images) for _ in range(share)]) for share in shares)
+        flags = (*answer.flags, f"ran {self.attack} on every client's update, known up to one constant")
+        return replace(answer, images=joined, flags=flags)
+
+    def _problems(self, knowledge: Knowledge, task: ReconstructionTask, observation: Observation) -> list[Inversion]:
+        """One problem a client of a probe, the victim's first."""
+        assert isinstance(knowledge.defense, HybridAlpha)
+        model = knowledge.defense.read(observation, knowledge.public).model
+        probe = observation.occasion.probe
+        assert model is not None
+        assert probe is not None
+        senders = sorted(
+            {m.sender for m in observation.messages if m.kind == "update"}, key=lambda name: (name != VICTIM, name)
+        )
+        found = []
+        for client in senders:
+            values = isolated(knowledge.defense, observation, knowledge.public, client)
+            told = task.known_labels[probe] if task.known_labels is not None and client == VICTIM else None
+            found.append(Inversion(model, Gradient(values, 1, task.probe_batch), told))
+        return found

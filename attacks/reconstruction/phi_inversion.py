@@ -1,0 +1,141 @@
+"""Phi inversion: reconstruct from what model perturbation sends without noise."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from attacks.base import STOPPED, Inversion, Knowledge, ReconstructionAnswer, ReconstructionAttack, ReconstructionTask
+from attacks.reconstruction._descent import Descent
+from attacks.reconstruction._matching import Matcher, starting_points
+from attacks.reconstruction._phi_layer import has_closed_form, solve
+from attacks.reconstruction._phi_matching import phi_problem, record_problem
+from core.errors import Unsupported
+from defenses._model_perturbation import ModelPerturbation
+from defenses.base import Gradient
+from defenses.perturbation.clean import CleanParts
+from federation.settings import VICTIM
+
+
+class PhiInversion(ReconstructionAttack):
+    """Reconstructs from Psi and Phi, which clients of a perturbed model send without noise.
+
+    Phi is the gradient of mean 1/2 alpha^2 and Psi that of mean alpha (y - onehot) . d, by weights that the server
+    knows (`defenses.perturbation.clean`). Through a fully connected first layer both are solved in closed form
+    (`_phi_layer`), batches by sparse disaggregation. Where that does not apply or does not work out, they are matched
+    as `inverting-gradients` does (`_phi_matching`): one record by Phi and Psi, of which its label and clipping factor
+    come first; several by Phi alone, which needs no label. Without biases Phi sees an image up to its contrast,
+    so the matching also has the logarithm of the gradient's size:
+
+        min_x  1 - cosine(g(x), g)  +  size * log(||g(x)|| / ||g||)^2  +  tv * TV(x),   x in [0, 1].
+    """
+
+    name: ClassVar[str] = "phi-inversion"
+    citation: ClassVar[str] = "LeakBoard (docs/adaptive.md); matching after Geiping et al., NeurIPS 2020"
+    can_adapt: ClassVar[bool] = True
+
+    iterations: int = Field(1000, ge=1, le=1_000_000, description="of the matching")
+    restarts: int = Field(1, ge=1, le=64, description="of the matching")
+    learning_rate: float = Field(0.3, gt=0, description="in image units")
+    tv: float = Field(3e-2, ge=0, description="weight of the total variation, of images in [0, 1]")
+    size: float = Field(0.1, ge=0, description="weight of the gradient's size")
+    samples: int = Field(200_000, ge=1, description="row sets that are drawn, at most, to take one batch apart")
+    tolerance: float = Field(1e-3, gt=0, description="relative error of the re-computed Phi that counts as exact")
+
+    @property
+    def adaptive(self) -> bool:
+        """Always: it takes more of the defense than its honest reading."""
+        return True
+
+    def budget(self) -> dict[str, int]:
+        """Iterations and restarts of the matching, row sets of the closed form."""
+        return {"iterations": self.iterations, "restarts": self.restarts, "samples": self.samples}
+
+    def work(self, problems: int) -> tuple[float, float]:
+        """An iteration costs about three gradients: forward, backward, and backward through that."""
+        return 3.0 * self.iterations * self.restarts * problems, 0.0
+
+    def reconstruct(self, knowledge: Knowledge, task: ReconstructionTask) -> ReconstructionAnswer:
+        """Solve what can be solved, match the rest in one optimisation."""
+        given = _parts(knowledge, task)
+        flags = _flags(given)
+        exact = self._solved(knowledge, given)
+        left = [index for index, images in enumerate(exact) if images is None]
+        matched: dict[int, Tensor] = {}
+        diagnostics = {"solved": float(len(given) - len(left))}
+        if left:
+            images, cost, more = self._match(knowledge, [given[index] for index in left])
+            matched = dict(zip(left, images, strict=True))
+            diagnostics["matching_cost"] = cost
+            flags += more
+        answer = tuple(own if own is not None else matched[index] for index, own in enumerate(exact))
+        return ReconstructionAnswer(answer, tuple(flags), diagnostics)
+
+    def _solved(self, knowledge: Knowledge, given: tuple[CleanParts, ...]) -> list[Tensor | None]:
+        """Images (B, C, H, W) of every problem that the closed form solves."""
+        answer: list[Tensor | None] = []
+        for index, parts in enumerate(given):
+            found = None
+            if has_closed_form(knowledge.task, parts) and knowledge.time_left() > 0:
+                random = knowledge.generator_for(_whole(parts), "rows")
+                found = solve(knowledge, parts, self.samples, self.tolerance, random)
+                residual = "not found" if found is None else f"residual {found.residual:.2g}"
+                knowledge.progress(f"problem {index + 1} of {len(given)} in closed form: {residual}")
+            answer.append(found.images.float() if found is not None else None)
+        return answer
+
+    def _match(self, knowledge: Knowledge, given: list[CleanParts]) -> tuple[list[Tensor], float, list[str]]:
+        """Images, the mean matching cost, and flags."""
+        make = record_problem if given[0].records == 1 else phi_problem
+        asked = [make(knowledge, parts) for parts in given]
+        problems = tuple(one.problem for one in asked)
+        targets = torch.stack([one.targets for one in asked])
+        matcher = Matcher(knowledge.task, problems, targets, self.restarts, knowledge.device, size=self.size)
+        start = starting_points(knowledge, tuple(_whole(parts) for parts in given), self.restarts)
+        best = Descent(self.iterations, self.learning_rate, self.tv)(knowledge, matcher, start)
+        images, costs = best.of_restarts(self.restarts)
+        flags = []
+        if best.iterations < self.iterations:
+            flags.append(f"{STOPPED} after {best.iterations} of {self.iterations} iterations")
+        costs = costs.nan_to_num(1.0)
+        if float(costs.median()) > 0.5:
+            flags.append("not converged: the median matching cost is above 0.5")
+        return list(images), float(costs.mean()), flags
+
+
+def _parts(knowledge: Knowledge, task: ReconstructionTask) -> tuple[CleanParts, ...]:
+    """The victim's Phi and Psi, one a probe; `Unsupported` where the view holds none."""
+    defense, view = knowledge.defense, knowledge.view
+    if not isinstance(defense, ModelPerturbation):
+        raise Unsupported(
+            f"phi-inversion needs a defense with model perturbation: clients of {defense.name} send no Phi"
+        )
+    found: dict[int, CleanParts] = {}
+    for observation in view.of_kind("probe", task.round_index):
+        parts = defense.clean_parts(observation, view.public)
+        if VICTIM not in parts:
+            raise Unsupported(
+                f"this view ({view.threat}) of {defense.name} holds no Phi of the victim's own without noise"
+            )
+        assert observation.occasion.probe is not None
+        found[observation.occasion.probe] = parts[VICTIM]
+    return tuple(found[probe] for probe in range(task.probes))
+
+
+def _whole(parts: CleanParts) -> Inversion:
+    """Phi as a problem of its own, for the draws that belong to it."""
+    return Inversion(parts.model, Gradient(parts.phi, 1, parts.records), None)
+
+
+def _flags(given: tuple[CleanParts, ...]) -> list[str]:
+    """Remarks on Phi that tells nothing: all zero, or no numbers."""
+    flags = []
+    if any(not any(bool(g.any()) for g in parts.phi.values()) for parts in given):
+        flags.append("Phi all zero")
+    broken = sum(not all(bool(g.isfinite().all()) for g in parts.phi.values()) for parts in given)
+    if broken:
+        flags.append(f"Phi holds no numbers: {broken} of {len(given)} problems")
+    return flags

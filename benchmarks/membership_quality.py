@@ -1,0 +1,196 @@
+"""All membership attacks side by side without a defense: N models, each the target in turn.
+
+    .venv/bin/python benchmarks/membership_quality.py --data npz:FILE --images 2500 --models 16 --epochs 40
+
+N models (fedavg, 5 clients) learn complementary halves of the images, so every image is in half of them. Each is
+attacked with the others, but for its twin, as references, by a client that was told of half of the images whether the
+target learned them: attack networks of the paper's kind learn from those, the others take their thresholds (and rmia
+its population) from them. All are asked about the same other half. Printed are means over the targets and their
+standard deviation. CPU seconds a target: the references that the attack needs, as if none were there, and its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import cast
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import torch
+from torch import Tensor
+
+from attacks.base import Knowledge, MembershipAnswer, MembershipAttack, MembershipTask
+from attacks.membership._shadows import ShadowAttack, ShadowPool, Signals, read_signals
+from attacks.membership._turns import Turn, first_models, turns
+from attacks.membership.known_members import KnownMembers
+from attacks.membership.lira import Lira
+from attacks.membership.loss_threshold import LossThreshold
+from attacks.membership.modified_entropy import ModifiedEntropy
+from attacks.membership.nasr import Nasr
+from attacks.membership.rmia import Rmia
+from attacks.membership.shadow import Shadow
+from core import registry
+from core.seeds import derive_seed
+from datasets.base import Dataset
+from datasets.loading import load_pool
+from defenses.fedavg import FedAvg
+from federation.settings import Public, Training, Watch
+from federation.shadow import train_shadow
+from federation.view import View
+from metrics.accuracy import accuracy
+from metrics.asr import asr
+from metrics.auc import auc
+from metrics.tpr_at_fpr import tpr_at_fpr
+
+CLIENTS, BATCH = 5, 32
+
+
+@dataclass(frozen=True)
+class Models:
+    """N trained models: the view that a client has of each, what each gives on all records, CPU seconds of each."""
+
+    views: list[View]
+    pool: ShadowPool
+    seconds: list[float]
+
+
+def attacks_for(references: int) -> dict[str, tuple[MembershipAttack, bool]]:
+    """By name: the attack, and whether it learns from told records; then it needs no reference."""
+    untold: dict[str, MembershipAttack] = {
+        "loss-threshold": LossThreshold(),
+        "modified-entropy": ModifiedEntropy(),
+        "shadow-1": Shadow(shadows=1),
+        "shadow-4": Shadow(shadows=4),
+        "shadow-class": Shadow(shadows=4, outputs="full", per_class=True),
+        "rmia-2": Rmia(references=2),
+        "rmia-online": Rmia(mode="online", references=references),
+        "lira": Lira(models=references),
+        "lira-online": Lira(mode="online", models=references),
+        "nasr": Nasr(shadows=4),
+    }
+    told: dict[str, MembershipAttack] = {
+        "nasr-known": Nasr(),
+        "known-members": KnownMembers(),
+        "known-members-raw": KnownMembers(features=("outputs",), standardise=False),
+    }
+    return {name: (attack, name in told) for name, attack in {**untold, **told}.items()}
+
+
+def train(args: argparse.Namespace) -> Models:
+    """Train all models and read each on all records."""
+    name, _, path = args.data.partition(":")
+    place = {"path": path} if path else {}
+    dataset = cast(Dataset, registry.create("dataset", name, {"label_noise": args.label_noise, **place}))
+    images = load_pool(dataset)
+    usable = (~images.is_test).nonzero().squeeze(1)
+    random = torch.Generator().manual_seed(derive_seed(args.seed, "images"))
+    records = images.take(usable[torch.randperm(len(usable), generator=random)[: args.images]])
+    half = len(records) // 2
+    mean, std = dataset.normalisation(images.shape[0])
+    training = Training(epochs=args.epochs, batch_size=BATCH, clients=CLIENTS, learning_rate=args.learning_rate)
+    public = Public(
+        defense="fedavg",
+        parameters={},
+        model=args.model,
+        model_parameters=registry.create("model", args.model).parameters(),
+        shape=images.shape,
+        classes=images.classes,
+        mean=mean,
+        std=std,
+        training=training,
+        total_rounds=training.total_rounds(half // CLIENTS),
+        shard_sizes=(half // CLIENTS,) * CLIENTS,
+    )
+    first = [torch.randperm(len(records), generator=random) < half for _ in range(args.models // 2)]
+    member = torch.stack([part for learned in first for part in (learned, ~learned)])
+    views, signals, seconds = [], [], []
+    for index, learned in enumerate(member):
+        started = time.process_time()
+        data = records.select(learned.nonzero().squeeze(1))
+        seed = derive_seed(args.seed, "model", index)
+        views.append(train_shadow(FedAvg(), public, data, "client", seed, Watch(targets=1)))
+        signals.append(read_signals(Knowledge(views[-1], FedAvg(), data, 0), records))
+        seconds.append(time.process_time() - started)
+        print(f"model {index + 1} of {args.models}: {seconds[-1]:.0f} CPU s", file=sys.stderr, flush=True)
+    logits = {moment: torch.stack([s.logits[moment] for s in signals]) for moment in signals[0].logits}
+    norms = {moment: torch.stack([s.norms[moment] for s in signals]) for moment in signals[0].norms}
+    nobody = slice(len(records), len(records))
+    pool = ShadowPool(records, slice(0, len(records)), nobody, nobody, True, member, Signals(logits, norms))
+    return Models(views, pool, seconds)
+
+
+def attacked(attack: MembershipAttack, learns: bool, turn: Turn, view: View, seed: int) -> MembershipAnswer:
+    """The answer about the turn's candidates."""
+    told = turn.told
+    members, others = (told.records.select(kind.nonzero().squeeze(1)) for kind in (told.members, ~told.members))
+    # what the attacking client was told of the members stands in for its own shard, which is a part of all records
+    view = replace(view, holdings={view.parties[0]: members})
+    knowledge = Knowledge(view, FedAvg(), others, seed)
+    if isinstance(attack, ShadowAttack) and not learns:
+        return attack.judge(knowledge.task, first_models(turn.pool, attack.needed), turn.target, seed)
+    candidates = turn.pool.records.select(torch.arange(len(turn.pool.records))[turn.pool.candidates])
+    return attack.infer(knowledge, MembershipTask(candidates, told if learns else None))
+
+
+def mean_accuracy(pool: ShadowPool, rows: Tensor) -> float:
+    """Mean over models of the accuracy on the rows (N, A) of each."""
+    labels = pool.records.labels
+    found = [accuracy(z[chosen], labels[chosen]) for z, chosen in zip(pool.signals.final, rows, strict=True)]
+    return statistics.mean(found)
+
+
+def spread(values: list[float]) -> str:
+    """Mean ± standard deviation over targets."""
+    return f"{statistics.mean(values):.3f} ± {statistics.stdev(values):.3f}"
+
+
+def main() -> None:
+    """Print a Markdown table, an attack a row."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", default="digits", help="digits, or npz:FILE")
+    parser.add_argument("--images", type=int, default=1400)
+    parser.add_argument("--label-noise", type=float, default=0.0)
+    parser.add_argument("--model", default="convnet")
+    parser.add_argument("--models", type=int, default=16, help="N, an even number of at least 6")
+    parser.add_argument("--epochs", type=int, default=40)
+    parser.add_argument("--learning-rate", type=float, default=0.05)
+    parser.add_argument("--seed", type=int, default=10)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    models = train(args)
+    inside, outside = (mean_accuracy(models.pool, rows) for rows in (models.pool.member, ~models.pool.member))
+    told = torch.randperm(args.images, generator=torch.Generator().manual_seed(derive_seed(args.seed, "told")))
+    known = torch.zeros(args.images, dtype=torch.bool)
+    known[told[: args.images // 2]] = True
+    attacks = attacks_for(args.models - 2)
+    found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for turn in turns(models.pool, known):
+        for name, (attack, learns) in attacks.items():
+            started = time.process_time()
+            answer = attacked(attack, learns, turn, models.views[turn.index], derive_seed(args.seed, name, turn.index))
+            own = time.process_time() - started
+            trained = attack.needed if isinstance(attack, ShadowAttack) and not learns else 0
+            row = found[name]
+            row["asr"].append(asr(answer.decisions, turn.truth))
+            row["auc"].append(auc(answer.scores, turn.truth))
+            row["tpr"].append(tpr_at_fpr(answer.scores, turn.truth, 0.01))
+            row["cost"].append(own + trained * statistics.mean(models.seconds))
+    print(
+        f"{args.data.partition(':')[0]}, {args.images} images, {args.model}, {args.models} models of {args.epochs} "
+        f"epochs, seed {args.seed}; accuracy {inside:.3f} on what was learned, {outside:.3f} on the rest; "
+        f"{sum(models.seconds):.0f} CPU s for all models\n\n"
+        "| attack | ASR | AUC | TPR at 1 % FPR | CPU s a target |\n|---|---|---|---|---|"
+    )
+    for name, row in found.items():
+        cells = [spread(row[part]) for part in ("asr", "auc", "tpr")]
+        print(f"| `{name}` | {' | '.join(cells)} | {statistics.mean(row['cost']):.1f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,180 @@
+"""What a client sees of the others' updates under model perturbation, on the settings of the suite `quick`.
+
+    .venv/bin/python benchmarks/update_inference.py --defense mp-dp --seed 0
+    .venv/bin/python benchmarks/update_inference.py --defense mp --rounds 1     # the first round alone
+
+A client gets the model before and after the step of a round, each under a fresh perturbation. Printed by layer: the
+cosine between the step in canonical form (attacks/_stripping.py, `update_between`) as the client computes it, and the
+true one; from the models as received, and stripped of r by its own labelled records. In the first round also, where
+nothing is clipped or noised, the cosine of the others' mean first-layer gradient, after its own part is taken off.
+
+This is a script and no attack of the leaderboard: what it infers is a direction, and no goal there scores one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import cast
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import torch
+from torch import Tensor
+
+from attacks._stripping import Received, Stripper, others_gradient, strip, update_between
+from core import registry
+from core.errors import UserError
+from datasets.base import Dataset, LabelledImages
+from datasets.loading import load_pool
+from datasets.splits import make_splits
+from defenses._model_perturbation import ModelPerturbation
+from defenses.perturbation.canonical import canonical_form
+from federation.party import Occasion
+from federation.payload import Parameters
+from federation.rounds import Federation, Outcome
+from federation.settings import SERVER, Public, Training, Watch, client_name
+from federation.task import task_of
+from federation.view import make_view, parse_threat
+from suites.schema import load_suite
+
+ATTACKER = 1
+
+
+def main() -> None:
+    """Train, then print one line a round and layer."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--defense", default="mp-dp")
+    parser.add_argument("--param", nargs="*", default=[], metavar="NAME=VALUE", help="parameters of the defense")
+    parser.add_argument("--rounds", type=int, help="other than the suite's")
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    params = dict(given.partition("=")[::2] for given in args.param)
+    defense = registry.create("defense", args.defense, params)
+    if not isinstance(defense, ModelPerturbation):
+        raise UserError(f"--defense must be one that perturbs the model; given: {args.defense}.")
+    public, shards = setting(defense, args.rounds, args.seed)
+    watch = Watch(rounds=("first", "last"), targets=1)
+    outcome = Federation(defense, public, shards, watch, args.seed).run()
+    for index, moment in outcome.observed.items():
+        report(defense, outcome, shards, index, f"{args.defense} {moment} round")
+    if defense.clip is None and 0 in outcome.observed:
+        batches = batches_of(Federation(defense, public, shards, watch, args.seed))
+        print(f"{args.defense} first round, others' gradient: cosine {others(defense, outcome, shards, batches):.4f}")
+
+
+def setting(defense: ModelPerturbation, rounds: int | None, seed: int) -> tuple[Public, dict[str, LabelledImages]]:
+    """Public settings and shards of `quick`."""
+    suite = load_suite("quick")
+    entry = suite.datasets[0]
+    dataset = cast(Dataset, registry.create("dataset", entry.name, entry.params))
+    pool = load_pool(dataset)
+    given = suite.training.model_dump() | ({"rounds": rounds} if rounds else {})
+    training = Training.model_validate(given)
+    splits = make_splits(pool, seed=seed, clients=training.clients, partition=training.partition, alpha=training.alpha)
+    mean, std = dataset.normalisation(pool.shape[0])
+    public = Public(
+        defense=defense.name,
+        parameters=defense.parameters(),
+        model=suite.model.name,
+        model_parameters=registry.create("model", suite.model.name, suite.model.params).parameters(),
+        shape=pool.shape,
+        classes=pool.classes,
+        mean=mean,
+        std=std,
+        training=training,
+        total_rounds=training.total_rounds(max(map(len, splits.shards))),
+        shard_sizes=tuple(map(len, splits.shards)),
+    )
+    return public, {client_name(index): pool.take(shard) for index, shard in enumerate(splits.shards)}
+
+
+def stripper_of(defense: ModelPerturbation, outcome: Outcome, shards: dict[str, LabelledImages]) -> Stripper:
+    """The client's view, and what it makes of it."""
+    threat = parse_threat("client", len(shards))
+    assert threat.parties == (client_name(ATTACKER),)
+    return Stripper(
+        make_view(outcome.transcript, threat, outcome.public, outcome.secrets, shards), defense, "labelled", None
+    )
+
+
+def got(stripper: Stripper, index: int) -> tuple[Received, Received]:
+    """The models before and after the step of a round, as received."""
+    before, after = stripper.of("train", index), stripper.of("probe", index)
+    assert before is not None
+    assert after is not None
+    return before, after
+
+
+def truth(outcome: Outcome, index: int) -> tuple[Parameters, Parameters]:
+    """The server's own models before and after the step."""
+    found = {}
+    for observation in outcome.transcript.observations:
+        o = observation.occasion
+        if o.round == index and o.kind in ("train", "probe"):
+            found[o.kind] = observation.states[SERVER]["distributed"]
+    return found["train"], found["probe"]
+
+
+def report(
+    defense: ModelPerturbation, outcome: Outcome, shards: dict[str, LabelledImages], index: int, title: str
+) -> None:
+    """One line a layer."""
+    stripper = stripper_of(defense, outcome, shards)
+    expanded, (before, after) = stripper.expanded, got(stripper, index)
+    zero = torch.zeros(outcome.public.classes, dtype=torch.float64)
+    plain = update_between(strip(before, zero, expanded), strip(after, zero, expanded), expanded.plain)
+    rs = stripper.r(before), stripper.r(after)
+    clean = update_between(strip(before, rs[0], expanded), strip(after, rs[1], expanded), expanded.plain)
+    for name, value in update_between(*truth(outcome, index), expanded.plain).items():
+        print(
+            f"{title}, {name}: cosine {cosine(plain[name], value):.6f} as received, "
+            f"{cosine(clean[name], value):.6f} stripped"
+        )
+
+
+def batches_of(again: Federation) -> dict[str, LabelledImages]:
+    """Every client's records of the first round; each client knows its own."""
+    occasion = Occasion(0, None, "train", again.public.clients, again.public.training.batch_size)
+    found = {name: again._batch(name, occasion) for name in again.public.clients}
+    return {name: batch for name, batch in found.items() if batch is not None}
+
+
+def others(
+    defense: ModelPerturbation, outcome: Outcome, shards: dict[str, LabelledImages], batches: dict[str, LabelledImages]
+) -> float:
+    """The cosine of the others' mean first-layer gradient as the client infers it with the true one."""
+    stripper, public = stripper_of(defense, outcome, shards), outcome.public
+    network, task = stripper.expanded.plain, task_of(public)
+    first, second = (strip(item, stripper.r(item), stripper.expanded) for item in got(stripper, 0))
+    name = f"{stripper.expanded.wiring.weights[0].name}.weight"
+
+    def gradient(model: Parameters, batch: LabelledImages) -> Tensor:
+        return task.gradient(model, batch.images, batch.labels)[0][name].flatten(1)
+
+    form = canonical_form(first, network)
+    rows = form[name].flatten(1)
+    norms = torch.full((len(rows),), 1 / 3, dtype=torch.float64).sqrt()
+    found = others_gradient(
+        update_between(first, second, network)[name],
+        rows,
+        gradient(form, batches[client_name(ATTACKER)]),
+        public.training.per_round,
+        public.training.learning_rate,
+        norms,
+    )
+    exact = canonical_form(truth(outcome, 0)[0], network)
+    parts = [gradient(exact, batch) for client, batch in batches.items() if client != client_name(ATTACKER)]
+    mean = torch.stack(parts).mean(0)
+    return cosine(found, mean - (mean * rows).sum(1, keepdim=True) * rows)
+
+
+def cosine(one: Tensor, other: Tensor) -> float:
+    """Of two tensors as vectors."""
+    return float(torch.nn.functional.cosine_similarity(one.flatten().double(), other.flatten().double(), dim=0))
+
+
+if __name__ == "__main__":
+    main()

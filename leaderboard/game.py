@@ -1,0 +1,164 @@
+"""The distinguishing game of an audit: the protocol runs again and again on one of two neighbouring batches.
+
+Every trial is a run of the defense's own steps, recorded like any other: what the attack gets is the threat's part of
+the log, never what a defense says of itself. Which batch it was (the bits) stays here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from attacks.base import AuditAttack, AuditTask
+from core.errors import Unsupported
+from core.seeds import derive_seed
+from datasets.base import ImagePool, LabelledImages
+from datasets.splits import Splits
+from defenses._encrypted import Encrypted
+from defenses.base import Defense
+from federation.oracle import Oracle, RecordedOracle, example_norms
+from federation.party import Occasion
+from federation.payload import Parameters, copy_value
+from federation.rounds import Federation
+from federation.settings import VICTIM, Public, Watch, client_name
+from federation.task import task_of
+from federation.transcript import Observation, Transcript
+from federation.view import Threat, limiter, make_view, parse_threat
+from leaderboard.jobs import Job
+from leaderboard.training import load_public
+
+#: trials that are handed to the attack at once: what bounds the memory
+PORTION = 50
+
+
+@dataclass
+class Trials(Federation):
+    """A federation that trains nothing: after the set-up, every run of its protocol is a trial on the same model.
+
+    In trial i the victim's batch is `worlds[bits[i]]`; everybody else takes the same records in all of them.
+    """
+
+    worlds: tuple[LabelledImages, ...] = ()
+    bits: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.bool))
+    batch: int = 1
+    threat: Threat | None = None
+
+    def prepare(self) -> Parameters:
+        """Run the set-up; returns the model that all trials run on."""
+        self._occasion(Occasion(0, None, "setup", self.public.clients, 0), "setup", keep=True)
+        return self._global_model()
+
+    def play(self, numbers: range) -> tuple[Observation, ...]:
+        """What the threat sees of these trials; every party has fresh randomness in each and its old state after it."""
+        participants = self._participants(0, observed=True)
+        before = {name: (copy_value(party.state), copy_value(party.keys)) for name, party in self.parties.items()}
+        self.observations = []
+        for number in numbers:
+            self._occasion(Occasion(0, number, "probe", participants, self.batch), "protocol", keep=True)
+            for name, party in self.parties.items():
+                party.state, party.keys = copy_value(before[name][0]), copy_value(before[name][1])
+        return tuple(self.observations)
+
+    def _batch(self, name: str, occasion: Occasion) -> LabelledImages | None:
+        if occasion.probe is None or name not in occasion.participants:
+            return None
+        source = self.worlds[int(self.bits[occasion.probe])] if name == VICTIM else self.shards[name]
+        return source.select(torch.arange(self.batch))
+
+    def _observation(self, occasion: Occasion) -> Observation:
+        assert self.threat is not None
+        return limiter(self.threat)(super()._observation(occasion))
+
+    def _oracle(self, occasion: Occasion, name: str, observed: bool) -> Oracle | RecordedOracle:
+        return super()._oracle(occasion, name, observed=False)  # nobody reads what it would measure
+
+
+@dataclass(frozen=True)
+class Game:
+    """The game of one cell. `indices` are the records of world 0 and, last, the one that replaces the first of them."""
+
+    trials: Trials
+    worlds: tuple[LabelledImages, LabelledImages]
+    indices: Tensor
+
+    def task(self, observations: tuple[Observation, ...]) -> AuditTask:
+        """What the attack is handed for these trials."""
+        t = self.trials
+        assert t.threat is not None
+        return AuditTask(self.worlds, make_view(Transcript(observations), t.threat, t.public, t.secrets, t.shards))
+
+    def portions(self) -> Iterator[AuditTask]:
+        """All trials in order, some at a time."""
+        for start in range(0, len(self.trials.bits), PORTION):
+            yield self.task(self.trials.play(range(start, min(start + PORTION, len(self.trials.bits)))))
+
+
+def open_game(job: Job, pool: ImagePool, splits: Splits) -> Game:
+    """The game of a cell: who the neighbours are, and a federation that is ready to play; the same every time."""
+    assert job.cell is not None
+    attack, public = cast(AuditAttack, job.make_attack()), load_public(job.training_folder)
+    threat = parse_threat(job.cell.threat, len(splits.shards))
+    batch = Watch.model_validate(job.training.observe).probe_batch
+    shards = {client_name(i): pool.take(shard) for i, shard in enumerate(splits.shards)}
+    least = min(map(len, shards.values()))
+    if least < batch:
+        raise Unsupported(f"a client has {least} records: too few for a batch of {batch}")
+    defense = _rehearsed(job.make_defense())
+    seed = derive_seed(job.private_seed, "audit")
+    trials = Trials(defense, public, shards, None, seed, bits=bits_of(job), batch=batch, threat=threat)
+    model = trials.prepare()
+    indices = _drawn(job, splits, batch)
+    if attack.neighbours == "farthest":
+        indices = _farthest(indices, pool, splits, public, defense, model)
+    worlds = pool.take(indices[:batch]), pool.take(torch.cat([indices[batch:], indices[1:batch]]))
+    trials.worlds = worlds
+    return Game(trials, worlds, indices)
+
+
+def bits_of(job: Job) -> Tensor:
+    """The truth (trials,) bool: which trials are world 1; fair coins that no attack can guess."""
+    generator = torch.Generator().manual_seed(derive_seed(job.private_seed, "audit bits"))
+    return torch.rand(cast(AuditAttack, job.make_attack()).trials, generator=generator) < 0.5
+
+
+def _rehearsed(defense: Defense) -> Defense:
+    """The defense that plays; where the training runs under a stand-in cipher, the game needs no key either."""
+    # beyond the first training round `sampled` encrypts nothing for real: the rehearsal only leaves the keys out
+    return defense.rehearsal() if isinstance(defense, Encrypted) and defense.crypto == "sampled" else defense
+
+
+def _drawn(job: Job, splits: Splits, batch: int) -> Tensor:
+    """A batch of the victim's records and a non-member in place of the first, drawn without looking at them."""
+    seed = derive_seed(job.private_seed, "audit worlds", job.training.dataset.label)
+    generator = torch.Generator().manual_seed(seed)
+    shard, others = splits.shards[0], splits.non_members
+    chosen = shard[torch.randperm(len(shard), generator=generator)[:batch]]
+    return torch.cat([chosen, others[torch.randperm(len(others), generator=generator)[:1]]])
+
+
+def _farthest(
+    drawn: Tensor, pool: ImagePool, splits: Splits, public: Public, defense: Defense, model: Parameters
+) -> Tensor:
+    """The same batch with the worst pair of neighbours among the victim's records and the non-members.
+
+    Differential privacy is a promise for every pair, so the auditor may choose it: the two whose gradients, clipped as
+    the defense clips, are farthest apart on the model that the trials run on.
+    """
+    candidates = torch.cat([splits.shards[0], splits.non_members])
+    candidates = candidates[~torch.isin(candidates, drawn[1:-1])]
+    records, task = pool.take(candidates), task_of(public)
+    rows = []
+    for image, label in zip(records.images, records.labels, strict=True):
+        gradient, _ = task.gradient(model, image[None], label[None])
+        rows.append(torch.cat([value.flatten() for value in gradient.values()]))
+    bound = getattr(defense, "clip", None)
+    if bound is not None:
+        norms = example_norms(task, model, records.images, records.labels).clamp(min=1e-12)
+        rows = [row * min(1.0, float(bound / norm)) for row, norm in zip(rows, norms, strict=True)]
+    place = int(torch.cdist(torch.stack(rows), torch.stack(rows)).argmax())
+    first, second = divmod(place, len(candidates))
+    return torch.cat([candidates[first][None], drawn[1:-1], candidates[second][None]])

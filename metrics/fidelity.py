@@ -1,0 +1,48 @@
+"""How often a stolen model says the same as the true one."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from metrics.base import ExtractionMetric, ExtractionTruth, Score
+
+
+def fidelity(stolen: Tensor, true: Tensor) -> Tensor:
+    """Whether two models give a record the same class, record by record.
+
+    f_i = [argmax_c stolen_i,c = argmax_c true_i,c]; of equal logits the first class counts
+
+    A record with a logit that is not finite, in either model, counts as no agreement.
+
+    Shapes: both (N, classes), the logits on the same records; returns float64 (N,), 0 or 1.
+    Citation: Jagielski et al. 2020 (fidelity extraction).
+
+    >>> fidelity(torch.tensor([[2.0, 1.0], [0.0, 3.0]]), torch.tensor([[9.0, 1.0], [1.0, 0.0]])).tolist()
+    [1.0, 0.0]
+    """
+    if stolen.ndim != 2 or stolen.shape != true.shape:
+        raise ValueError(f"both logits must be (N, classes); given: {tuple(stolen.shape)} and {tuple(true.shape)}.")
+    finite = torch.isfinite(stolen).all(dim=1) & torch.isfinite(true).all(dim=1)
+    return ((stolen.argmax(dim=1) == true.argmax(dim=1)) & finite).double()
+
+
+class Fidelity(ExtractionMetric):
+    """Share of test images on which the stolen model agrees with the true one.
+
+    Definition: `metrics.fidelity.fidelity`, the mean over the test set.
+    """
+
+    name: ClassVar[str] = "fidelity"
+    citation: ClassVar[str] = "Jagielski et al., High Accuracy and High Fidelity Extraction (...), USENIX Security 2020"
+    higher_is_better: ClassVar[bool] = True
+    bounds: ClassVar[tuple[float | None, float | None]] = (0.0, 1.0)
+
+    def score(self, truth: ExtractionTruth) -> Score:
+        """The mean over the test set; None where there is none."""
+        if len(truth.labels) == 0:
+            return Score(None, reason="there are no test records")
+        agree = fidelity(truth.stolen_logits, truth.true_logits)
+        return Score(float(agree.mean()), tuple(agree.tolist()))

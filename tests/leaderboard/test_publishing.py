@@ -1,0 +1,173 @@
+"""Records for others: collected without anything private, refused when they do not add up, computed again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core.files import write_text
+from core.registry import ROOT
+from leaderboard.cli import main
+from leaderboard.publishing import PUBLISHED, PUBLISHED_FILE, badge, open_any, problems, record_files
+from leaderboard.record import Record
+from leaderboard.store import open_run, read_record_file
+
+Edit = Callable[[dict[str, Any]], None]
+
+
+@pytest.fixture(scope="module")
+def published(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    to = tmp_path_factory.mktemp("published")
+    assert main(["submit", str(tiny_run), "--to", str(to), "--allow-dirty"]) == 0
+    (found,) = to.iterdir()
+    return found
+
+
+def one_of(folder: Path, goal: str, attack: str = "") -> Path:
+    found = [(path, read_record_file(path)) for path in record_files(folder)]
+    return next(p for p, r in found if r.cell.goal == goal and attack in ("", r.cell.attack.name))
+
+
+def edited(path: Path, to: Path, edit: Edit) -> Path:
+    data = json.loads(path.read_text())
+    edit(data)
+    copy = to / path.name
+    write_text(copy, json.dumps(data))
+    return copy
+
+
+@pytest.mark.slow
+def test_what_is_published_opens_like_a_run_and_says_the_same(tiny_run: Path, published: Path) -> None:
+    mine, theirs = open_run(tiny_run), open_any(published)
+    assert {r.key for r in theirs.records} == {r.key for r in mine.records}
+    assert sorted(t.title for t in theirs.rankings()) == sorted(t.title for t in mine.rankings())
+
+
+@pytest.mark.slow
+def test_nothing_of_this_machine_is_published(tiny_run: Path, published: Path) -> None:
+    for path in published.iterdir():
+        content = path.read_bytes()
+        assert str(tiny_run).encode() not in content
+        assert str(ROOT).encode() not in content
+    assert not list(published.glob("run.json"))
+    pictures = {read_record_file(path).reconstructions for path in record_files(published)} - {""}
+    assert {path.name for path in published.glob("*.safetensors")} == pictures
+
+
+@pytest.mark.slow
+def test_a_published_record_can_be_verified_and_a_tampered_one_cannot(
+    published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = one_of(published, "membership", "loss-threshold")
+    copy = edited(path, tmp_path, lambda data: None)
+    assert badge(copy, read_record_file(copy)) == "self-reported"
+    assert main(["verify", str(copy), "--mark"]) == 0
+    assert "verified" in capsys.readouterr().out
+    assert badge(copy, read_record_file(copy)) == "verified"
+
+    def better(data: dict[str, Any]) -> None:
+        """Consistent in itself: every member has a higher score than every other, and the AUC follows."""
+        data["member_scores"] = [float(member) for member in data["members"]]
+        data["scores"]["auc"]["value"] = 1.0
+
+    tampered = edited(path, tmp_path, better)
+    assert badge(tampered, read_record_file(tampered)) == "self-reported"  # the note is of another content
+    assert main(["verify", str(tampered)]) == 1
+    assert "differs: auc" in capsys.readouterr().out
+
+
+def set_key(data: dict[str, Any]) -> None:
+    data["key"] = "0" * 64
+
+
+def set_value(data: dict[str, Any]) -> None:
+    data["scores"]["psnr"]["value"] += 1
+
+
+def set_cell(data: dict[str, Any]) -> None:
+    data["cell"]["training"]["seed"] += 1
+
+
+def set_data(data: dict[str, Any]) -> None:
+    data["provenance"]["data_digest"] = "0" * 64
+
+
+def no_provenance(data: dict[str, Any]) -> None:
+    data["provenance"] = None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("edit", "sentence"),
+    [
+        (set_key, "its key is not the hash"),
+        (set_value, "is not the mean of its values"),
+        (set_cell, "its ingredients are those of another cell"),
+        (set_data, "names other data"),
+        (no_provenance, "its provenance"),
+    ],
+)
+def test_a_record_that_does_not_add_up_is_refused(
+    edit: Edit, sentence: str, published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = edited(one_of(published, "reconstruction"), tmp_path, edit)
+    assert any(sentence in problem for problem in problems(read_record_file(path)))
+    assert main(["verify", str(path)]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_changed_code_makes_a_record_an_older_one(published: Path) -> None:
+    path = one_of(published, "reconstruction")
+    record = read_record_file(path)
+    ingredients = json.loads(json.dumps(record.ingredients))
+    module = next(iter(ingredients["training"]["modules"]))
+    ingredients["training"]["modules"][module] = "0" * 64
+    assert badge(path, record) == "self-reported"
+    assert badge(path, record.model_copy(update={"ingredients": ingredients})) == "older code"
+
+
+@pytest.mark.slow
+def test_two_runs_are_compared(
+    tiny_run: Path, published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", str(tiny_run), str(published)]) == 0
+    assert "Every score of every common cell is equal." in capsys.readouterr().out
+    other = tmp_path / "other"
+    other.mkdir()
+    for path in published.glob("*.json"):
+        edited(path, other, lambda data: None)
+    edited(one_of(published, "reconstruction"), other, set_value)
+    assert main(["compare", str(tiny_run), str(other)]) == 0
+    said = capsys.readouterr().out
+    assert "psnr" in said
+    assert "1.0000" in said
+
+
+@pytest.mark.slow
+def test_an_unfinished_run_is_not_published(tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    copy = tmp_path / "run"
+    (copy / "records").mkdir(parents=True)
+    (copy / "run.json").write_text((tiny_run / "run.json").read_text())
+    assert main(["submit", str(copy), "--to", str(tmp_path / "to")]) == 2
+    assert "are not there yet: finish the run first" in capsys.readouterr().err
+    assert not (tmp_path / "to").exists()
+
+
+def published_records() -> list[Path]:
+    return [path for folder in sorted(PUBLISHED.glob("*")) if folder.is_dir() for path in record_files(folder)]
+
+
+def test_every_published_record_adds_up() -> None:
+    """What CI refuses: a broken schema, missing provenance, a key or a number that does not fit."""
+    broken = {path.name: found for path in published_records() if (found := list(problems(read_record_file(path))))}
+    assert broken == {}
+    for path in published_records():
+        assert (path.parent / PUBLISHED_FILE).is_file()
+        record: Record = read_record_file(path)
+        assert not record.traceback
+        assert not record.reconstructions or (path.parent / Path(record.reconstructions).name).is_file()
