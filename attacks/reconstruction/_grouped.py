@@ -91,7 +91,7 @@ class _Convolution(torch.autograd.Function):
         """Images (P * M, C, H, W) and a stack (P, O, C, h, w) of equal weights."""
         ctx.save_for_backward(x, stack)
         ctx.how = how
-        return conv2d(x, stack[0], None, *how)
+        return _forward(x, stack[0], how)
 
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> Any:
@@ -123,10 +123,14 @@ class _Slopes(torch.autograd.Function):
         wide, wide_slope, stack = ctx.saved_tensors
         problems, weights = len(stack), along_stack.flatten(0, 1)
         to_x = _to_input(wide, weights, wide_slope, ctx.how, problems)
-        stride, padding, dilation = ctx.how
-        to_slope = conv2d(wide, weights, None, stride, padding, dilation, problems)
-        shared = conv2d(along_x, stack[0], None, stride, padding, dilation)
+        to_slope = _forward(wide, weights, ctx.how, problems)
+        shared = _forward(along_x, stack[0], ctx.how)
         return _one_by_one(to_x, problems), _one_by_one(to_slope, problems) + shared, None, None
+
+
+def _forward(x: Tensor, weight: Tensor, how: How, groups: int = 1) -> Tensor:
+    """A convolution."""
+    return conv2d(x, weight, None, *how, groups)
 
 
 def _to_input(x: Tensor, weight: Tensor, slope: Tensor, how: How, groups: int = 1) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, Protocol
 
 import torch
@@ -12,6 +13,7 @@ from torch.func import grad, vmap
 from attacks._imitation import Imitation
 from attacks.base import Inversion, Knowledge
 from attacks.reconstruction._grouped import can_group, grouped_gradients
+from attacks.reconstruction._traced import recording
 from federation.payload import Parameters
 from federation.task import Task
 
@@ -31,11 +33,11 @@ class Matcher:
     """Cosine costs of candidate images against the observed gradients, all problems at once.
 
     Four ways to the same gradients (tests/attacks/test_matching.py): one problem alone by plain automatic
-    differentiation; many on one model (or with linear layers of their own) by `grouped_gradients`; many on models of
-    their own, or through layers that cannot be grouped, by vmap; batch norm, whose statistics vmap cannot write, one
-    after the other. `imitations`, one a problem, do to the gradients what a defense did (adaptive attacks). Labels are
-    classes (P, M) or targets (P, M, outputs). With a `size`, the cost has size * log(||g(x)|| / ||g||)^2 as well, since
-    a cosine sees no scale.
+    differentiation, which is recorded; many on one model (or with linear layers of their own) by `grouped_gradients`;
+    many on models of their own, or through layers that cannot be grouped, by vmap; batch norm, whose statistics vmap
+    cannot write, one after the other. `imitations`, one a problem, do to the gradients what a defense did (adaptive
+    attacks). Labels are classes (P, M) or targets (P, M, outputs). With a `size`, the cost has
+    size * log(||g(x)|| / ||g||)^2 as well, since a cosine sees no scale.
     """
 
     def __init__(
@@ -100,12 +102,38 @@ class Matcher:
         slopes: list[Tensor] = []
         for start in range(0, len(images), size):
             part = slice(start, start + size)
-            candidates = images[part].detach().requires_grad_()
-            cost = self._costs(candidates, part)
+            cost, slope = self._alone(images) if len(images) == 1 else self._slopes(images[part], part)
             # a candidate without any gradient has no slope: it stays, and does not become no number
-            slopes.append(torch.autograd.grad(cost.sum(), candidates)[0].nan_to_num(0, 0, 0))
-            costs.append(cost.detach())
+            slopes.append(slope.nan_to_num(0, 0, 0))
+            costs.append(cost)
         return torch.cat(costs), torch.cat(slopes)
+
+    def _slopes(self, images: Tensor, part: slice) -> tuple[Tensor, Tensor]:
+        candidates = images.detach().requires_grad_()
+        cost = self._costs(candidates, part)
+        return cost.detach(), torch.autograd.grad(cost.sum(), candidates)[0]
+
+    def _alone(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """The same for a single problem, recorded where its cost is the mere cosine and no statistics are kept."""
+        other = type(self) is not Matcher or self.size or self.imitations[0] is not None
+        if other or self.task.buffer_names:
+            return self._slopes(images, slice(None))
+        names = self.task.parameter_names
+
+        def step(images: Tensor, labels: Tensor, *rest: Tensor) -> tuple[Tensor, Tensor]:
+            candidates = images.detach().requires_grad_()
+            found = self._one(dict(zip(names, rest, strict=False)), candidates[0], labels[0])
+            cost = _Misfit.apply(list(rest[len(names) :]), *(g.reshape(1, -1) for g in found))  # type: ignore[no-untyped-call]
+            return cost.detach(), torch.autograd.grad(cost.sum(), candidates)[0]
+
+        recorded = recording(self.task, images.shape, self.labels.shape, images.device, images.dtype)
+        return recorded(step, (images, self.labels, *self._weights, *self.targets))
+
+    @cached_property
+    def _weights(self) -> list[Tensor]:
+        """The first problem's parameters, laid out for convolutions."""
+        model = self._models(0)
+        return [self.task.arranged(model[name]) for name in self.task.parameter_names]
 
     def _costs(self, images: Tensor, part: slice) -> Tensor:
         found = self._gradients(images, part)
@@ -184,9 +212,9 @@ class _Misfit(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, targets: list[Tensor], *pieces: Tensor) -> Tensor:
         """Costs (P,); 1 where there is no gradient."""
-        dots = [torch.linalg.vecdot(g, t).double() for g, t in zip(pieces, targets, strict=True)]
-        squares = [torch.linalg.vecdot(g, g).double() for g in pieces]
-        ctx.dot, ctx.norm = torch.stack(dots).sum(0), torch.stack(squares).sum(0).sqrt()
+        dots = torch.stack([torch.linalg.vecdot(g, t) for g, t in zip(pieces, targets, strict=True)])
+        squares = torch.stack([torch.linalg.vecdot(g, g) for g in pieces])
+        ctx.dot, ctx.norm = dots.double().sum(0), squares.double().sum(0).sqrt()
         ctx.targets = targets
         ctx.save_for_backward(*pieces)
         costs: Tensor = 1 - ctx.dot / ctx.norm.clamp(min=1e-30)

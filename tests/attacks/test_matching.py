@@ -14,6 +14,7 @@ from attacks.base import Inversion
 from attacks.reconstruction import _matching
 from attacks.reconstruction._grouped import can_group, grouped_gradients
 from attacks.reconstruction._matching import Matcher
+from attacks.reconstruction._traced import WARM_UP, recording
 from defenses.base import Gradient
 from defenses.noise.budget import clipping
 from federation.payload import Parameters
@@ -315,3 +316,69 @@ def test_imitations_that_need_different_parts_go_together() -> None:
     assert bool(
         Matcher(task, mixed, labels, 1, "cpu", imitations).slopes(1 - images)[1].abs().flatten(1).sum(1).gt(0).all()
     )
+
+
+def test_a_recorded_step_serves_other_images_labels_models_and_targets() -> None:
+    """What was recorded on one problem holds none of it."""
+    task = task_for("convnet", {"width": 3})
+    problems, labels, images = made(task, 3, 1, models=3)
+    recording.cache_clear()
+    first = Matcher(task, problems[:1], labels[:1], 1, "cpu")
+    for _ in range(WARM_UP + 1):
+        again = first.slopes(images[:1])
+    recorded = recording(task, images[:1].shape, first.labels.shape, images.device, images.dtype)
+    assert recorded.replay is not None
+    assert agrees(again, reference(task, problems[:1], labels[:1], images[:1]))
+    for i in (1, 2):
+        part = slice(i, i + 1)
+        other = Matcher(task, problems[part], labels[part], 1, "cpu")
+        wanted = reference(task, problems[part], labels[part], images[part].flip(-1))
+        assert agrees(other.slopes(images[part].flip(-1)), wanted)
+    recording.cache_clear()
+
+
+class _Deciding(nn.Module):
+    """A network whose way depends on the values that it sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Parameter(torch.zeros(5, 768))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.flatten(1)
+        return (x if float(x.detach().mean()) > 0 else x.square()) @ self.last.mT
+
+
+def test_a_network_that_decides_by_values_is_not_recorded() -> None:
+    task = Task(task_for("mlp", {"hidden": [12]}).public)
+    task._network = _Deciding()
+    task.parameter_names = ("last",)
+    generator = torch.Generator().manual_seed(1)
+    weights, sent = ({"last": torch.randn(5, 768, generator=generator) / 28} for _ in range(2))
+    problems = (Inversion(weights, Gradient(sent, 1, 1), None),)
+    labels, images = torch.tensor([[2]]), torch.rand(1, 1, 3, 16, 16, generator=generator)
+    matcher = Matcher(task, problems, labels, 1, "cpu")
+    for _ in range(WARM_UP + 1):
+        matcher.slopes(images)
+    assert recording(task, images.shape, matcher.labels.shape, images.device, images.dtype).replay is None
+    for candidates in (images, images / 10):
+        assert agrees(matcher.slopes(candidates), reference(task, problems, labels, candidates))
+
+
+class _Doubled(Matcher):
+    """A matcher with a cost of its own."""
+
+    def _costs(self, images: Tensor, part: slice) -> Tensor:
+        return 2 * super()._costs(images, part)
+
+
+def test_costs_other_than_the_cosine_are_not_taken_from_its_recording() -> None:
+    task = task_for("convnet", {"width": 3})
+    problems, labels, images = made(task, 1, 1)
+    plain = Matcher(task, problems, labels, 1, "cpu")
+    for _ in range(WARM_UP + 1):
+        cost, slope = plain.slopes(images)
+    doubled = _Doubled(task, problems, labels, 1, "cpu").slopes(images)
+    assert torch.allclose(doubled[0], 2 * cost)
+    assert torch.allclose(doubled[1], 2 * slope, rtol=1e-4, atol=1e-6 * float(slope.abs().max()))
+    assert float(Matcher(task, problems, labels, 1, "cpu", size=1.0).slopes(images)[0]) > float(cost) + 1e-6
