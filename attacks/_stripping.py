@@ -18,6 +18,7 @@ one number is estimated and not one a class. A plain model with the last layer W
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -41,6 +42,12 @@ from federation.transcript import Observation
 from federation.view import View
 
 Estimate = Literal["labelled", "data-free", "label-free"]
+
+
+class Diverged(Unsupported):
+    """A model without numbers: there is nothing to estimate."""
+
+
 #: records that go through the network at once
 CHUNK = 256
 
@@ -95,9 +102,9 @@ def outputs_of(expanded: Expanded, got: Received, images: Tensor, public: Public
 
 
 def labelled(seen: Outputs, labels: Tensor, direction: Tensor | None) -> Tensor:
-    """r (classes,) from records with labels (N,)."""
+    """r (classes,) from records with labels (N,); 0 where all units are off, since then it changes no output."""
     targets = nn.functional.one_hot(labels, seen.logits.shape[1]).to(seen.logits)
-    along = seen.alpha @ (seen.logits - targets) / seen.alpha.square().sum()
+    along = seen.alpha @ (seen.logits - targets) / seen.alpha.square().sum().clamp(min=1e-300)
     return _projected(along, direction)
 
 
@@ -121,9 +128,9 @@ def label_free(seen: Sequence[Outputs], directions: Sequence[Tensor | None]) -> 
 
 
 def _checked(value: Tensor) -> Tensor:
-    """The value, if it holds numbers; else `Unsupported`."""
+    """The value, if it holds numbers; else `Diverged`."""
     if not bool(value.isfinite().all()):
-        raise Unsupported("the model that was received holds no numbers, or gives none: the training diverged")
+        raise Diverged("the model that was received holds no numbers, or gives none: the training diverged")
     return value
 
 
@@ -198,7 +205,7 @@ class Stripper:
         return held.select(torch.randperm(len(held), generator=random)[: self.samples])
 
     def r(self, got: Received) -> Tensor:
-        """The estimate of r (classes,) of a received model; `Unsupported` where the model holds no numbers."""
+        """The estimate of r (classes,) of a received model; `Diverged` where the model holds no numbers."""
         return _checked(self._estimated(got))
 
     def _estimated(self, got: Received) -> Tensor:
@@ -254,7 +261,10 @@ class StrippedKnowledge(Knowledge):
     samples: int | None = None
 
     def readings(self) -> tuple[Reading, ...]:
-        """The honest reading, with stripped models; probes, which show the last model again, are left out."""
+        """The honest reading, with stripped models; probes, which show the last model again, are left out.
+
+        A model that holds no numbers (a shadow may diverge alone) stays as it is: attacks know what to do with one.
+        """
         stripper = Stripper(self.view, perturbation_of(self), self.estimate, self.samples)
         kept = tuple(o for o in self.view.observations if o.occasion.kind != "probe")
         found = []
@@ -262,7 +272,10 @@ class StrippedKnowledge(Knowledge):
             kept, self.defense.interpret(replace(self.view, observations=kept)), strict=True
         ):
             got = received(observation)
-            found.append(reading if got is None else replace(reading, model=stripper.stripped(got)))
+            if got is not None:
+                with contextlib.suppress(Diverged):
+                    reading = replace(reading, model=stripper.stripped(got))
+            found.append(reading)
         return tuple(found)
 
     def reading_key(self) -> list[Any]:

@@ -178,6 +178,11 @@ def test_the_step_between_two_models_is_seen_through_their_perturbations() -> No
         assert torch.allclose(seen[name], value, rtol=1e-8, atol=1e-9), name
 
 
+def test_where_all_units_are_off_r_changes_nothing() -> None:
+    seen = Outputs(torch.zeros(3, 2).double(), torch.zeros(3).double())
+    assert not labelled(seen, torch.tensor([0, 1, 0]), None).any()
+
+
 def test_in_v2_only_one_number_is_estimated() -> None:
     direction = torch.tensor([1.0, 2.0], dtype=torch.float64)
     seen = Outputs(torch.tensor([[3.0, 5.0], [6.0, 14.0]], dtype=torch.float64), torch.tensor([1.0, 2.0]).double())
@@ -334,6 +339,20 @@ def test_a_model_that_gives_no_numbers_is_not_stripped(estimate: Any, value: flo
     broken = {name: torch.full_like(tensor.double(), value) for name, tensor in got.perturbed.items()}
     with pytest.raises(Unsupported, match="diverged"):
         stripper.r(replace(got, perturbed=broken))
+
+
+def test_a_final_model_without_numbers_is_left_to_the_other_attack() -> None:
+    world = memorising("mp-dp")
+    view = world.view("client")
+    last = view.observations[-1]
+    payload = {
+        **last.messages[0].payload,
+        "model": {n: v * torch.nan for n, v in last.messages[0].payload["model"].items()},
+    }
+    broken = replace(last, messages=(replace(last.messages[0], payload=payload),))
+    known = replace(known_by(world), view=replace(view, observations=(*view.observations[:-1], broken)))
+    answer = StripMembership(attack="loss-threshold").infer(known, MembershipTask(world.unseen))
+    assert answer.scores.isfinite().all()
 
 
 @pytest.mark.parametrize("name", ["strip-membership", "prior", "rmai"])
