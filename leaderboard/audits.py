@@ -75,7 +75,7 @@ def _own_words(record: Record) -> str:
 
 def _cells(record: Record) -> dict[str, Cell]:
     details, audited = record.scores["epsilon_lower"].details, _bound(record)
-    claimed, trials = details.get("epsilon_claimed"), details.get("trials")
+    claimed, trials = details.get("claimed"), details.get("trials")
     verdict = Cell(None, note=NO_CLAIM)
     if claimed is not None:
         # some schemes claim it against others than this threat, or not in earnest: then their own words stand beside
@@ -84,8 +84,8 @@ def _cells(record: Record) -> dict[str, Cell]:
     return {
         "attack": _attack(record),
         "claimed": Cell(claimed, note="" if claimed is not None else NO_CLAIM),
-        "round": Cell(details.get("epsilon_round")),
-        "composed": Cell(details.get("epsilon_composed")),
+        "round": Cell(details.get("round")),
+        "composed": Cell(details.get("composed")),
         "audited": Cell(audited, link=record.key),
         "ceiling": Cell(details.get("ceiling")),
         "trials": Cell(None if trials is None else int(trials)),
