@@ -45,15 +45,15 @@ SCORES = {
     ),
     "audit": (
         Column("epsilon_lower", "ε audited", digits=3, help="the true ε is at least this, at 95 % confidence"),
-        Column("epsilon_claimed", "ε claimed", digits=3),
-        Column("epsilon_round", "ε of a round", digits=3, help="by the accountant, if the noise were Gaussian"),
-        Column("epsilon_composed", "ε composed", digits=3),
+        Column("claimed", "ε claimed", digits=3),
+        Column("round", "ε of a round", digits=3, help="by the accountant, if the noise were Gaussian"),
+        Column("composed", "ε composed", digits=3),
         Column("ceiling", "provable at most", digits=3),
         Column("trials", "trials", digits=0),
     ),
 }
 #: columns of an audit that stand in its score's details
-DETAILS = ("epsilon_claimed", "epsilon_round", "epsilon_composed", "ceiling", "trials")
+DETAILS = ("claimed", "round", "composed", "ceiling", "trials")
 COST = (Column("seconds", "attack time", unit="s", digits=1),)
 
 

@@ -140,11 +140,11 @@ def _score_audit(job: Job, answer: AuditAnswer, truth: _Truth) -> dict[str, Any]
         raise AttackFailed(f"the attack must score {len(bits)} trials; given: {len(answer.scores)}")
     assert job.cell is not None
     claims = load_summary(job.training_folder).claims
-    promised = _promised(claims, job.cell.threat)
-    given = AuditTruth(answer.scores, bits, promised.get("delta", DELTA))
+    said = promised(claims, job.cell.threat)
+    given = AuditTruth(answer.scores, bits, said.get("delta", DELTA))
     scores = {m.name: _as_record(m, m.score(given)) for m in _metrics(job, "audit") if isinstance(m, AuditMetric)}
     for score in scores.values():
-        score.details.update(promised)
+        score.details.update(said)
     return {
         "scores": scores,
         "target_indices": open_game(job, truth.pool, truth.splits).indices.tolist(),
@@ -155,7 +155,7 @@ def _score_audit(job: Job, answer: AuditAnswer, truth: _Truth) -> dict[str, Any]
     }
 
 
-def _promised(claims: Mapping[str, Any], threat: str) -> dict[str, float]:
+def promised(claims: Mapping[str, Any], threat: str) -> dict[str, float]:
     """What the defense claims against this threat, as details of a score: epsilon of a round and composed, delta.
 
     `claimed` is what it says of a round, `round` what its noise gives this threat (if it were Gaussian), `composed` the

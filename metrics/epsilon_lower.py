@@ -27,7 +27,10 @@ STEPS = 64
 
 @dataclass(frozen=True)
 class Bound:
-    """A bound with what it came from: error rates on the evaluated half, their upper limits, the ceiling."""
+    """A bound with what it came from: error rates on the evaluated half, their upper limits, the ceiling.
+
+    `choosing` is the bound that the rule had on the half that chose it: by it one may also choose among attacks.
+    """
 
     epsilon: float
     fpr: float
@@ -35,6 +38,7 @@ class Bound:
     fpr_limit: float
     fnr_limit: float
     ceiling: float
+    choosing: float
 
 
 def upper_limit(errors: Ints, trials: int, alpha: float = ALPHA) -> Floats:
@@ -70,7 +74,7 @@ def epsilon_lower(scores: Tensor, worlds: Tensor, delta: float = 1e-5) -> Bound:
     (5.6, True)
     """
     values, bits = scores.detach().cpu().double().numpy(), worlds.cpu().numpy()
-    sign, threshold = _rule(values[::2], bits[::2], delta)
+    sign, threshold, choosing = _rule(values[::2], bits[::2], delta)
     values, bits = sign * values[1::2], bits[1::2]
     n0, n1 = int((~bits).sum()), int(bits.sum())
     false_positives, false_negatives = int((values[~bits] > threshold).sum()), int((values[bits] <= threshold).sum())
@@ -85,6 +89,7 @@ def epsilon_lower(scores: Tensor, worlds: Tensor, delta: float = 1e-5) -> Bound:
         float(fpr_limit[0]),
         float(fnr_limit[0]),
         max(float(ceiling[0]), 0.0),
+        max(choosing, 0.0),
     )
 
 
@@ -97,8 +102,8 @@ def _proved(fpr: Floats, fnr: Floats, delta: float) -> Floats:
     return found
 
 
-def _rule(values: Floats, bits: np.ndarray[Any, np.dtype[np.bool_]], delta: float) -> tuple[float, float]:
-    """Direction (+1 or -1) and threshold with the largest bound on these trials, with wider limits (`CAREFUL`)."""
+def _rule(values: Floats, bits: np.ndarray[Any, np.dtype[np.bool_]], delta: float) -> tuple[float, float, float]:
+    """Direction (+1 or -1), threshold and bound: the largest on these trials, with wider limits (`CAREFUL`)."""
     best = (-math.inf, 1.0, 0.0)
     for sign in (1.0, -1.0):
         thresholds = _thresholds(sign * values, bits)
@@ -110,7 +115,7 @@ def _rule(values: Floats, bits: np.ndarray[Any, np.dtype[np.bool_]], delta: floa
         place = int(proved.argmax())
         if proved[place] > best[0]:
             best = (float(proved[place]), sign, float(thresholds[place]))
-    return best[1], best[2]
+    return best[1], best[2], best[0]
 
 
 def _thresholds(values: Floats, bits: np.ndarray[Any, np.dtype[np.bool_]]) -> Floats:
@@ -161,6 +166,7 @@ class EpsilonLower(AuditMetric):
             "evaluated_1": float(halves[1].sum()),
             "delta": truth.delta,
             "ceiling": found.ceiling,
+            "choosing": found.choosing,
             "fpr": found.fpr,
             "fnr": found.fnr,
             "fpr_limit": found.fpr_limit,

@@ -12,7 +12,7 @@ from datasets.loading import load_pool
 from federation.settings import SERVER, VICTIM
 from leaderboard.game import PORTION, bits_of, open_game
 from leaderboard.jobs import Job
-from leaderboard.scoring import _promised
+from leaderboard.scoring import promised
 from leaderboard.store import open_run
 from leaderboard.training import splits_of
 from tests.leaderboard.runs import call, records, stamps, write_suite
@@ -59,6 +59,11 @@ def test_a_run_scores_the_bound_and_keeps_what_it_came_from(finished: Path) -> N
         assert details.get("claimed") == (3.0 if record.cell.training.defense.label == "mp-dp" else None)
         if record.cell.attack.label == "view" or record.cell.training.defense.label == "fedavg":
             assert record.scores["epsilon_lower"].value == details["ceiling"] > 1
+    (board,) = open_run(finished).boards()
+    assert {str(row.cells["defense"].value): row.cells["claimed"].value for row in board.table.rows} == {
+        "fedavg": None,
+        "mp-dp": 3.0,
+    }
 
 
 @pytest.mark.slow
@@ -130,12 +135,12 @@ def test_the_farthest_neighbours_are_farther_than_drawn_ones(finished: Path) -> 
 
 def test_what_a_defense_promises_is_read_for_the_threat() -> None:
     claims = {"epsilon_claimed": 3.0, "delta": 1e-5, "epsilon_total_if_gaussian": 40.0}
-    assert _promised(claims, "server") == {"claimed": 3.0, "composed": 40.0, "delta": 1e-5}
+    assert promised(claims, "server") == {"claimed": 3.0, "composed": 40.0, "delta": 1e-5}
     central = {**claims, "epsilon_against": ["client"]}
-    assert _promised(central, "server") == {}
-    assert _promised(central, "client")["claimed"] == 3.0
+    assert promised(central, "server") == {}
+    assert promised(central, "client")["claimed"] == 3.0
     corrected = {**claims, "mode": "corrected", "epsilon_round_if_gaussian": 0.2}
-    assert _promised(corrected, "server")["claimed"] == 0.2
+    assert promised(corrected, "server")["claimed"] == 0.2
     by_threat = {**claims, "epsilon_round_by_threat": {"server": 1.5}, "epsilon_total_by_threat": {"server": 9.0}}
-    assert _promised(by_threat, "server") == {"claimed": 3.0, "round": 1.5, "composed": 9.0, "delta": 1e-5}
-    assert _promised({"dp_holds": False}, "server") == {}
+    assert promised(by_threat, "server") == {"claimed": 3.0, "round": 1.5, "composed": 9.0, "delta": 1e-5}
+    assert promised({"dp_holds": False}, "server") == {}

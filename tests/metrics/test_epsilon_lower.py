@@ -85,6 +85,10 @@ def test_nothing_is_chosen_on_the_half_that_counts() -> None:
     bound = epsilon_lower(scores, worlds)
     assert bound.epsilon == 0
     assert bound.ceiling > 4
+    scores[1::2] = -scores[1::2]  # another outcome of the half that counts
+    again = epsilon_lower(scores, worlds)
+    assert again.epsilon == again.ceiling
+    assert again.choosing == bound.choosing > 3
 
 
 def test_constant_scores_prove_nothing() -> None:
