@@ -206,9 +206,9 @@ class Defense(Plugin):
         return {}
 
     def deviate(self) -> Self | None:
-        """The scheme with a server that deviates to its own advantage, unseen by clients (threat `server:active`).
+        """The scheme with a server that deviates to its own advantage where clients check nothing (`server:active`).
 
-        None: no such strategy is known.
+        Its messages keep the form that clients expect; their law may differ. None: no such strategy is known.
         """
         return None
 

@@ -12,11 +12,10 @@ from torch import Tensor
 from attacks.base import AuditAnswer, AuditAttack, AuditTask, Knowledge
 from core.errors import Unsupported
 from datasets.base import LabelledImages
-from defenses._model_perturbation import ModelPerturbation, unpack_secret
+from defenses._model_perturbation import ModelPerturbation
 from defenses.base import AGGREGATE, Defense, Reading
 from defenses.mp_dp_plus import MpDpPlus
 from defenses.perturbation.client import part_norms
-from defenses.perturbation.server import recover
 from federation.oracle import example_norms
 from federation.payload import Parameters, Payload
 from federation.settings import SERVER, VICTIM, Public
@@ -137,7 +136,7 @@ class _Worlds:
                 f"this view ({self.view.threat}) holds neither the victim's gradient nor a mean of it, or no model"
             )
         zero, one = (self._mean_gradient(world) for world in (0, 1))
-        scale = self._noise_scale(seen.values) if noise_aware else None
+        scale = self._noise_scale() if noise_aware else None
         flat = _flat(seen.values) * seen.clients
         return Evidence(flat, zero, one, torch.ones_like(flat) if scale is None else _flat(scale))
 
@@ -173,19 +172,11 @@ class _Worlds:
         ratios = [(b / n.clamp(min=1e-12)).double() for n, b in zip(found, self.defense.bounds(), strict=True)]
         return torch.stack(ratios).amin(0).clamp(max=1.0)
 
-    def _noise_scale(self, like: Parameters) -> Parameters | None:
+    def _noise_scale(self) -> Parameters | None:
         """R, by which the server multiplies what arrives and so its noise; None where no model is perturbed."""
         if not isinstance(self.defense, ModelPerturbation):
             return None
-        nothing = {name: torch.zeros_like(value) for name, value in like.items()}
-        unit = {name: torch.ones_like(value) for name, value in like.items()}
-        secret = unpack_secret(self.trial.states[SERVER]["secret"])
-        no_psi = (
-            nothing
-            if secret.gamma.numel() == 1
-            else {n: v.expand(len(secret.gamma), *v.shape) for n, v in nothing.items()}
-        )
-        return recover(unit, no_psi, nothing, self.defense.expanded(self.public).wiring, secret)
+        return self.defense.multiplied_noise(self.trial, self.public, 1.0).deviation
 
     def others(self) -> list[Evidence]:
         """All other parts of the victim's message, or of the sum that the server opened, that are plain numbers."""

@@ -95,7 +95,10 @@ class BatchMembership(MembershipAttack):
         """The mixtures that the question is about."""
         observed = [o.occasion.round for o in knowledge.view.of_kind("train")]
         if task.round_index is None:
-            return [m for index in observed for m in self.mixtures(knowledge, index).values()]
+            every = [m for index in observed for m in self.mixtures(knowledge, index).values()]
+            if not every:
+                raise Unsupported(f"this view ({knowledge.view.threat}) holds no mean over a batch")
+            return every
         if task.round_index not in observed:
             raise Unsupported(f"round {task.round_index} was not observed")
         held = self.mixtures(knowledge, task.round_index)

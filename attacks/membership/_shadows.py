@@ -194,7 +194,9 @@ def shadow_pool(
     waiting, busy, slowest = deque(range(count)), 0, 0.0
     while waiting:
         paired = [index for index in made if index ^ 1 in made]
-        if paired and len(paired) == len(made) and knowledge.time_left() < 2 * slowest:
+        # half a pair is worth finishing, but not waiting for
+        needed = 2 * slowest if len(paired) == len(made) else 0.0
+        if paired and knowledge.time_left() < needed:
             made = {index: made[index] for index in paired}
             break
         started = time.monotonic()

@@ -18,11 +18,12 @@ class AdversarialR(NoiseAware):
     Every r times c and every s over c: the clients' noise on the first layer's gradient shrinks by c, or with 1 / c
     that on the last one's, while the transitional layers, 1 / (r s), show what they would anyway. A fully connected
     first layer then gives its records in closed form (`analytic`); a clean last layer gives label and features, and
-    `noise-aware` weighs it as it deserves.
+    `noise-aware` weighs it as it deserves. Clients of the scheme check nothing; one that looked at how large the first
+    and the last layer are would notice (`skewed`).
     """
 
     name: ClassVar[str] = "adversarial-r"
-    citation: ClassVar[str] = "LeakBoard: R of Yang et al. is the server's to choose, and clients cannot check it"
+    citation: ClassVar[str] = "LeakBoard: R of Yang et al. is the server's to choose, and clients check nothing"
     threats: ClassVar[tuple[str, ...]] = ("server:active",)
 
     samples: int = Field(200_000, ge=1, description="row sets that the closed form draws, at most, for one batch")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field
 
+from attacks._another import RunsAnother
 from attacks.base import Inversion, Knowledge, ReconstructionAnswer, ReconstructionAttack, ReconstructionTask
-from core import registry
 from core.errors import Unsupported
 from defenses._vectors import shaped
 from defenses.base import Gradient
@@ -69,7 +69,7 @@ class _Isolated(ReconstructionTask):
         return self.found
 
 
-class MixAndMatch(ReconstructionAttack):
+class MixAndMatch(RunsAnother, ReconstructionAttack):
     """Take every client's update out of the sum that one key may open, and invert each by another attack.
 
     HybridAlpha reuses a client's slot key for all coordinates (`variant: as-specified`), so the key of the plain sum
@@ -84,37 +84,11 @@ class MixAndMatch(ReconstructionAttack):
     can_adapt: ClassVar[bool] = True
 
     attack: str = Field("inverting-gradients", min_length=1, description="the attack that inverts single updates")
-    params: dict[str, Any] = Field(default_factory=dict, description="parameters of that attack")
-
-    @model_validator(mode="after")
-    def _runs_another(self) -> Self:
-        if self.attack == self.name or registry.find("attack", self.attack)["goal"] != "reconstruction":
-            raise ValueError(f"attack must be the name of another reconstruction attack; given: {self.attack}")
-        self.inner()
-        return self
 
     @property
     def adaptive(self) -> bool:
         """It uses the scheme's keys."""
         return True
-
-    def inner(self) -> ReconstructionAttack:
-        """The attack on single updates."""
-        made = registry.create("attack", self.attack, self.params)
-        assert isinstance(made, ReconstructionAttack)
-        return made
-
-    def runs(self) -> tuple[str, ...]:
-        """The attack on single updates."""
-        return (self.attack,)
-
-    def budget(self) -> dict[str, Any]:
-        """That of the other attack."""
-        return self.inner().budget()
-
-    def work(self, problems: int) -> tuple[float, float]:
-        """That of the other attack on one update; how many clients there are is not known here."""
-        return self.inner().work(problems)
 
     def reconstruct(self, knowledge: Knowledge, task: ReconstructionTask) -> ReconstructionAnswer:
         """Isolate, invert, and put the clients' records of each probe together, the victim's first."""
@@ -133,7 +107,9 @@ class MixAndMatch(ReconstructionAttack):
         asked = _Isolated(
             task.moment, task.round_index, len(found), size, None, (size,) * len(found), found=tuple(found)
         )
-        answer = self.inner().reconstruct(knowledge, asked)
+        inner = self.inner()
+        assert isinstance(inner, ReconstructionAttack)
+        answer = inner.reconstruct(knowledge, asked)
         images = iter(answer.images)
         joined = tuple(torch.cat([next(images) for _ in range(share)]) for share in shares)
         flags = (*answer.flags, f"ran {self.attack} on every client's update, known up to one constant")

@@ -97,6 +97,8 @@ class NoiseAware(InvertingGradients):
             if noise is None or probe is None or probe >= len(problems):
                 return None
             found[probe] = law_of(knowledge.task, problems[probe], noise, clip, knowledge.device)
+        if len(found) != len(problems):  # gradients of another reading than the view's own (mix-and-match)
+            return None
         return tuple(found[probe] for probe in range(len(problems)))
 
     def _by_likelihood(

@@ -95,6 +95,10 @@ def skewed(secret: Secret, factor: float) -> Secret:
     R of the first layer, r_i, and so the clients' noise on it, becomes `factor` times as large; R of the last one, s_j,
     so many times smaller; those between, r_i s_j, stay. So do all that transitional layers (1 / (r s)) and shortcuts
     (r_out s_in) show, and, since alpha grows as gamma shrinks, y_hat.
+
+    It is not hidden from whoever looks at sizes: the first layer's W_hat is `factor` times as large too, the last one's
+    so many times smaller. No R avoids that: <W_hat, grad_hat> of a layer does not depend on R, so noise shrinks against
+    a layer's gradient only as its weights do. The scheme has clients check nothing of the kind.
     """
     return Secret(
         tuple(r * factor for r in secret.r),

@@ -124,6 +124,14 @@ def test_a_question_about_no_single_batch_is_answered_from_all_observed_ones() -
     assert auc(answer.scores, truth) == 1
 
 
+def test_a_view_without_gradients_is_refused() -> None:
+    watched, unwatched = (small_run(create("fedavg"), watch=w, record_all=False) for w in (WATCH, None))
+    for made, threat, index in ((watched, "client", 0), (unwatched, "server", None)):
+        known = Knowledge(made.view(threat), made.defense, others(20), 5)
+        with pytest.raises(Unsupported, match="holds no mean"):
+            GradientMembership().infer(known, MembershipTask(others(4), round_index=index))
+
+
 def test_without_phi_the_attack_says_so() -> None:
     with pytest.raises(Unsupported, match="sends no Phi"):
         asked(PhiMembership(), small_run(create("fedavg"), watch=WATCH), others(4))

@@ -89,6 +89,14 @@ def test_records_of_all_clients_come_back(world: World) -> None:
             assert float(psnr(image[None].clamp(0, 1), original[None])) > 25, (probe, number)
 
 
+def test_a_law_of_the_sum_s_noise_is_not_taken_for_that_of_single_updates() -> None:
+    """`noise_scale` tells of what the honest reading has, which is the mean over clients."""
+    noisy = make_world(hybrid(noise=True), model_parameters={"hidden": [4]}, rounds=1)
+    attack = MixAndMatch(attack="noise-aware", params={"iterations": 1})
+    answer = attack.reconstruct(known_by_server(noisy), task_of_world(noisy))
+    assert any("no noise of a known law" in flag for flag in answer.flags)
+
+
 def test_other_defenses_have_no_key_to_mix() -> None:
     plain = make_world(FedAvg(), model_parameters={"hidden": [4]}, rounds=1)
     with pytest.raises(Unsupported, match="no functional keys"):

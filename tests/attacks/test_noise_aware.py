@@ -18,7 +18,7 @@ from attacks.reconstruction.inverting_gradients import InvertingGradients
 from attacks.reconstruction.noise_aware import NoiseAware
 from datasets.base import LabelledImages
 from defenses._model_perturbation import SKEW, unpack_secret
-from defenses.base import Defense, Noise
+from defenses.base import AGGREGATE, Defense, Noise
 from defenses.perturbation.server import skewed
 from federation.payload import Parameters
 from federation.settings import SERVER, VICTIM, Watch, client_name
@@ -76,6 +76,22 @@ def test_noise_divided_by_its_deviation_has_variance_one(name: str, settings: di
     """Sums of uniforms vary less than normals, so the chi-square bounds (0.1 % of all keys) are wide enough."""
     made = small_run(create(name, **KEYS.get(name, {}), **settings), hidden=(20,), watch=WATCH)
     scaled = torch.cat([flat(wrong) / flat(law.deviation) for wrong, law in noise_of(made, threat)])
+    assert chi_square_fits(float(scaled.square().sum()), len(scaled), 1e-3)
+
+
+@pytest.mark.parametrize(("name", "settings"), [("mp-dp+", {"honest": 2}), ("tp-smc", {}), ("hybridalpha", {})])
+def test_the_noise_of_a_mean_over_clients_has_the_deviation_that_is_told(name: str, settings: dict[str, Any]) -> None:
+    """The same keys without noise give the same round but for it; rounding to codes is far smaller."""
+    noisy, clean = (
+        small_run(create(name, **KEYS.get(name, {}), **settings, noise=noise), hidden=(20,), watch=WATCH)
+        for noise in (True, False)
+    )
+    at, same = (next(o for o in made.view("server").of_kind("train", 0)) for made in (noisy, clean))
+    seen, exact = (
+        made.defense.read(o, made.public).gradients[AGGREGATE].values for made, o in ((noisy, at), (clean, same))
+    )
+    law = noisy.defense.noise_scale(at, noisy.public)[AGGREGATE]
+    scaled = flat({n: (seen[n] - exact[n]) / law.deviation[n] for n in seen})
     assert chi_square_fits(float(scaled.square().sum()), len(scaled), 1e-3)
 
 
@@ -262,6 +278,11 @@ def test_clients_see_the_same_transitional_layers_and_the_recovery_stays_exact(m
         next(m.payload["model"] for m in made.rounds()[0].messages if m.kind == "model") for made in (skewed_, usual)
     )
     assert all(torch.allclose(sent[n], expected[n], rtol=1e-6) for n in expected if n.endswith("scale"))
+    # what gives the server away to whoever looks: a clean layer has small weights, a drowned one large ones
+    weights = [n for n in expected if n.endswith("weight")]
+    grown = [float((sent[n].double() / expected[n].double()).median()) for n in weights]
+    first = SKEW if model == "mlp" else 1 / SKEW
+    assert grown == pytest.approx([first, *[1.0] * (len(weights) - 2), 1 / first], rel=1e-4)
     for made in (usual, skewed_):
         probe = made.rounds("probe")[0]
         found = honest.read(probe, made.public).gradients[VICTIM].values  # honest code: R is in the server's state

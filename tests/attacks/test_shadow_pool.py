@@ -224,6 +224,19 @@ def test_a_pool_ends_with_whole_pairs_when_the_time_does() -> None:
     assert pool.flags == ("stopped at its time limit: only 2 of 6 shadow models",)
 
 
+def test_a_model_that_another_process_trains_is_not_waited_for_beyond_the_time(tmp_path: Path) -> None:
+    whole = shadow_pool(knowledge(), WORLD.unseen, 4, online=False, folder=tmp_path)
+    (missing,) = tmp_path.glob("*/3.safetensors")
+    missing.unlink()
+    with locked(missing.with_suffix(".lock")) as mine:
+        assert mine
+        short = replace(knowledge(), deadline=time.monotonic() + 0.5)
+        pool = shadow_pool(short, WORLD.unseen, 4, online=False, folder=tmp_path)
+    assert len(pool) == 2
+    assert torch.equal(pool.member, whole.member[:2])
+    assert pool.flags == ("stopped at its time limit: only 2 of 4 shadow models",)
+
+
 def _pool(own: int, models: int) -> ShadowPool:
     records = LabelledImages(torch.zeros(own + 6, 1, 2, 2), torch.zeros(own + 6, dtype=torch.int64))
     member = torch.zeros(models, own + 6, dtype=torch.bool)
