@@ -34,8 +34,8 @@ PLAIN_AUDIT = (
 )
 NOTES = (
     "Audits are listed, not ranked: a bound that is low may show a weak attack, not a strong defense.",
-    "Each bound holds at 95 % confidence. Of several seeds the lower median is shown; the attack is chosen on the half of "
-    "the trials that chooses its threshold too, and the bound is that of the other half.",
+    "Each bound holds at 95 % confidence. Of several seeds the lower median is shown; the attack is chosen on the half "
+    "of the trials that chooses its threshold too, and the bound is that of the other half.",
 )
 
 
