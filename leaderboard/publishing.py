@@ -8,7 +8,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal, get_args
@@ -285,10 +285,16 @@ def _older(record: Record) -> bool:
 
 
 def _changed(module: str, digest: object) -> bool:
+    return module.endswith(".py") or _today(module) != digest
+
+
+@cache  # a folder has many records of the same modules
+def _today(module: str) -> str | None:
+    """The digest of a module as it is now; None where it is gone."""
     try:
-        return module.endswith(".py") or source_digests([module])[module] != digest
-    except FileNotFoundError:  # the module is gone
-        return True
+        return source_digests([module])[module]
+    except FileNotFoundError:
+        return None
 
 
 def _modules(part: Any) -> Any:
