@@ -166,7 +166,7 @@ def installed_files() -> list[str]:
         for point in entry_points(group=group):
             try:
                 spec = importlib.util.find_spec(point.module)
-            except (ImportError, ValueError):
+            except Exception:  # finding a.b imports a, which is somebody else's code
                 spec = None
             if spec is None or spec.origin is None:
                 raise UserError(f"The installed plugin '{point.name}' ({group}) names no module: {point.value}.")

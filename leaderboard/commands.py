@@ -86,8 +86,10 @@ def table(args: argparse.Namespace) -> int:
         tables += cell_tables(opened.records)
     _print_tables(tables, args.format)
     missing = len(opened.jobs) - len(opened.records)
-    if missing:
+    if missing > 0:  # published records have no jobs here
         print(f"{missing} of {len(opened.jobs)} cells are not there yet: run the suite to go on.", file=sys.stderr)
+    for note in opened.notes:
+        print(note, file=sys.stderr)
     return 0
 
 
@@ -202,8 +204,6 @@ def _describe(record: Record) -> str:
 
 
 def _write_page(opened: Run) -> Path:
-    notes = (f"{opened.older} records of older code or other settings are not shown.",) if opened.older else ()
-
     def truth(record: Record) -> Tensor | None:
         return originals(record, opened.job_of(record))
 
@@ -211,7 +211,7 @@ def _write_page(opened: Run) -> Path:
         return write_page(
             opened.report_folder,
             title=f"LeakBoard: {opened.file.suite}",
-            description=". ".join([opened.file.description, *notes]),
+            description=". ".join([opened.file.description, *opened.notes]),
             boards=opened.boards(),
             tables=[*phase_tables(opened.records), *cell_tables(opened.records)],
             records=opened.records,

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from pydantic import Field, ValidationError
@@ -25,6 +28,7 @@ from leaderboard.ranking import auc
 from leaderboard.record import PluginSpec, Provenance, Record, key_of
 from leaderboard.store import Run, RunFile, open_run, read_record_file
 from leaderboard.table import Cell, Column, Row, Table
+from leaderboard.tables import GOALS
 from suites.schema import Suite
 
 PUBLISHED = ROOT / "leaderboard" / "published"
@@ -89,7 +93,8 @@ class Verification(Settings):
 def submit(folder: Path, to: Path, allow_dirty: bool = False) -> tuple[Path, int]:
     """Copy a finished run's records and reconstructions to where they are published; returns the folder and how many.
 
-    No original image goes along: records name dataset indices. Tracebacks stay here, since they name paths.
+    No original image goes along: records name dataset indices. Tracebacks stay here, since they name paths. Records of
+    the same cells that lie there already, of older code, make way for these.
     """
     opened = open_run(folder)
     missing = len(opened.jobs) - len(opened.records)
@@ -99,13 +104,37 @@ def submit(folder: Path, to: Path, allow_dirty: bool = False) -> tuple[Path, int
         _refuse_problems(record, allow_dirty)
     target = to / opened.file.suite
     given = opened.file.model_dump(include=set(PublishedFile.model_fields))
+    write_text(target / PUBLISHED_FILE, PublishedFile.model_validate(given).model_dump_json(indent=1) + "\n")
     for job, record in zip(opened.jobs, opened.records, strict=True):
-        bare = record.model_copy(update={"traceback": ""})
-        write_text(target / job.record_file.name, bare.to_json())
         if record.reconstructions:
             write_bytes(target / record.reconstructions, (folder / "records" / record.reconstructions).read_bytes())
-    write_text(target / PUBLISHED_FILE, PublishedFile.model_validate(given).model_dump_json(indent=1) + "\n")
+        write_text(target / job.record_file.name, without_paths(record).to_json())
+    make_way(target, {job.record_file.name: record for job, record in zip(opened.jobs, opened.records, strict=True)})
     return target, len(opened.records)
+
+
+def without_paths(record: Record) -> Record:
+    """The record without its traceback, and of every path that a reason or a flag names the last part alone."""
+
+    def bare(text: str) -> str:
+        return re.sub(r"(?<![\w.:/])~?(?:/[^\s/'\":;,()]+)+/([^\s/'\":;,()]*)", r"\1", text)
+
+    scores = {n: s.model_copy(update={"reason": bare(s.reason)}) for n, s in record.scores.items()}
+    said = {"reason": bare(record.reason), "flags": [bare(flag) for flag in record.flags], "scores": scores}
+    return record.model_copy(update={"traceback": "", **said})
+
+
+def make_way(target: Path, fresh: Mapping[str, Record]) -> None:
+    """Remove the records of older code of the cells that were just published, and what lay beside them."""
+    cells = {record.cell.slug for record in fresh.values()}
+    kept = {record.reconstructions for record in fresh.values()}
+    for path in record_files(target):
+        old = read_record_file(path) if path.name not in fresh else None
+        if old is not None and old.cell.slug in cells:
+            for gone in (path, path.with_suffix(".verified")):
+                gone.unlink(missing_ok=True)
+            if old.reconstructions and old.reconstructions not in kept:
+                (target / Path(old.reconstructions).name).unlink(missing_ok=True)
 
 
 def _refuse_problems(record: Record, allow_dirty: bool) -> None:
@@ -123,7 +152,24 @@ def problems(record: Record) -> Iterator[str]:
     if record.key != key_of(record.ingredients):
         yield "its key is not the hash of its ingredients"
     yield from _stray_ingredients(record)
-    yield from _stray_numbers(record)
+    misshapen = list(_misshapen(record))
+    yield from misshapen or _stray_numbers(record)
+
+
+def _misshapen(record: Record) -> Iterator[str]:
+    """What no table could be made of: another goal than ours, lists that are not equally long."""
+    if record.cell.goal not in GOALS:
+        yield f"its goal is none of {', '.join(GOALS)}"
+    targets, truth, scores = (len(x) for x in (record.target_indices, record.members, record.member_scores))
+    asked = record.cell.goal == "membership" and record.status == "ok"
+    if truth != scores or (asked and not 0 < targets == truth == len(record.decisions)):
+        yield "its targets, truth, scores and decisions are not equally many"
+    if record.cell.goal == "reconstruction" and record.status == "ok":
+        for name in ("psnr", "identified"):
+            if name not in record.scores or not 0 < targets == len(record.scores[name].per_item):
+                yield f"its {name} has not one value a target"
+        if "lpips" not in record.scores:
+            yield "its lpips is missing: there must be a value, or the reason why there is none"
 
 
 def _stray_ingredients(record: Record) -> Iterator[str]:
@@ -167,15 +213,26 @@ def _stray_numbers(record: Record) -> Iterator[str]:
 class Published(Run):
     """A folder of published records; opens like a run, without the run's own files."""
 
-    @property
+    @cached_property
     def records(self) -> tuple[Record, ...]:
-        """All records of the folder, by file name."""
-        return tuple(read_record_file(path) for path in record_files(self.folder))
+        """All records of the folder, by file name; one sentence where no table could be made of them."""
+        found: dict[str, Record] = {}
+        keys: set[str] = set()
+        for path in record_files(self.folder):
+            record = read_record_file(path)
+            if broken := next(_misshapen(record), ""):
+                raise UserError(f"{path.name} is broken: {broken}.")
+            if record.cell.slug in found or record.key in keys:
+                raise UserError(f"{path.name} is a second record of its cell in {self.folder}: keep one of them.")
+            found[record.cell.slug] = record
+            keys.add(record.key)
+        return tuple(found.values())
 
     @property
-    def older(self) -> int:
-        """Records of older code are shown, under their badge."""
-        return 0
+    def notes(self) -> tuple[str, ...]:
+        """How many records have which badge; those of older code are shown too."""
+        badges = Counter(badge(path, read_record_file(path)) for path in record_files(self.folder))
+        return (f"Of the records are {', '.join(f'{badges[name]} {name}' for name in get_args(Badge))}.",)
 
     @property
     def records_folder(self) -> Path:
@@ -228,10 +285,16 @@ def _older(record: Record) -> bool:
 
 
 def _changed(module: str, digest: object) -> bool:
+    return module.endswith(".py") or _today(module) != digest
+
+
+@cache  # a folder has many records of the same modules
+def _today(module: str) -> str | None:
+    """The digest of a module as it is now; None where it is gone."""
     try:
-        return module.endswith(".py") or source_digests([module])[module] != digest
-    except FileNotFoundError:  # the module is gone
-        return True
+        return source_digests([module])[module]
+    except FileNotFoundError:
+        return None
 
 
 def _modules(part: Any) -> Any:
@@ -288,7 +351,8 @@ def verify(path: Path, data: str, lpips_weights: str, workers: int = 1) -> Verdi
     if found:
         raise UserError(f"{path.name} is broken: {found[0]}.")
     with tempfile.TemporaryDirectory() as folder:
-        options = Options(run=Path(folder) / "run", lpips_weights=lpips_weights)
+        fresh = record.cell.training.keys == "fresh"
+        options = Options(run=Path(folder) / "run", lpips_weights=lpips_weights, fresh_keys=fresh)
         plan = make_plan(_suite_of(record, data), options)
         wanted = [job for job in plan.cells if job.cell == record.cell]
         if not wanted:

@@ -80,10 +80,11 @@ class Run:
         return tuple(read_record_file(job.record_file) for job in self.jobs if job.record_file.exists())
 
     @property
-    def older(self) -> int:
-        """How many records in the folder are of older code or other settings."""
+    def notes(self) -> tuple[str, ...]:
+        """What a reader must know of these records: how many others lie in the folder, of older code or settings."""
         current = {job.record_file.name for job in self.jobs}
-        return sum(path.name not in current for path in (self.folder / "records").glob("*.json"))
+        older = sum(path.name not in current for path in (self.folder / "records").glob("*.json"))
+        return (f"{older} records of older code or other settings are not shown.",) if older else ()
 
     @property
     def records_folder(self) -> Path:

@@ -330,3 +330,14 @@ def test_an_installed_plugin_without_a_module_is_one_sentence(tmp_path: Path, mo
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(UserError, match=r"The installed plugin 'empty-package' .* names no module"):
         registry.installed_files()
+
+
+def test_an_installed_package_that_does_not_import_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_package").mkdir()
+    (tmp_path / "broken_package" / "__init__.py").write_text("raise RuntimeError('no licence')")
+    install(tmp_path, "broken-package", "broken_package.defense")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UserError, match=r"The installed plugin 'broken-package' .* names no module"):
+        registry.installed_files()

@@ -12,9 +12,19 @@ import pytest
 from core.files import write_text
 from core.registry import ROOT
 from leaderboard.cli import main
-from leaderboard.publishing import PUBLISHED, PUBLISHED_FILE, badge, open_any, problems, record_files
-from leaderboard.record import Record
+from leaderboard.publishing import (
+    PUBLISHED,
+    PUBLISHED_FILE,
+    badge,
+    make_way,
+    open_any,
+    problems,
+    record_files,
+    without_paths,
+)
+from leaderboard.record import Record, ScoreRecord
 from leaderboard.store import open_run, read_record_file
+from tests.leaderboard.synthetic import membership, reconstruction
 
 Edit = Callable[[dict[str, Any]], None]
 
@@ -156,6 +166,63 @@ def test_an_unfinished_run_is_not_published(tiny_run: Path, tmp_path: Path, caps
     assert main(["submit", str(copy), "--to", str(tmp_path / "to")]) == 2
     assert "are not there yet: finish the run first" in capsys.readouterr().err
     assert not (tmp_path / "to").exists()
+
+
+def test_no_path_stays_in_what_a_record_says() -> None:
+    reason = "The LPIPS weights in /home/me/My.d/alex.pth cannot be read (OSError: '/mnt/x/y'), see docs/metrics.md."
+    made = membership("fedavg", "lira").model_copy(
+        update={
+            "reason": reason,
+            "flags": ["stopped: read ~/data/a.npz", "1/2 of https://example.org/a/b"],
+            "scores": {"auc": ScoreRecord(value=None, reason="no /tmp/a/b")},
+            "traceback": "File /home/me/x.py",
+        }
+    )
+    bare = without_paths(made)
+    assert bare.reason == "The LPIPS weights in alex.pth cannot be read (OSError: 'y'), see docs/metrics.md."
+    assert bare.flags == ["stopped: read a.npz", "1/2 of https://example.org/a/b"]
+    assert (bare.scores["auc"].reason, bare.traceback) == ("no b", "")
+
+
+def folder_of(to: Path, *made: Record) -> Path:
+    """A folder of published records made by hand."""
+    given = {"suite": "tiny", "control": "fedavg", "utility_gate": 0.9}
+    write_text(to / PUBLISHED_FILE, json.dumps(given))
+    for number, record in enumerate(made):
+        write_text(to / f"{number}.json", record.to_json())
+    return to
+
+
+def test_records_that_no_table_can_be_made_of_are_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked, rebuilt = membership("fedavg", "lira"), reconstruction("fedavg", "prior", [1.0, 2.0])
+    assert main(["table", "--out", str(folder_of(tmp_path / "good", asked, rebuilt))]) == 0
+    assert "Of the records are 2 self-reported, 0 verified, 0 older code." in capsys.readouterr().err
+    other_goal = asked.model_copy(update={"cell": asked.cell.model_copy(update={"goal": "theft"})})
+    for place, sentence, hostile in (
+        ("few", "not equally many", asked.model_copy(update={"members": asked.members[1:]})),
+        ("goal", "its goal is none of", other_goal),
+        ("score", "its psnr has not one value a target", rebuilt.model_copy(update={"scores": {}})),
+        ("twice", "a second record of its cell", asked.model_copy(update={"key": "another"})),
+    ):
+        folder = (
+            folder_of(tmp_path / place, asked, hostile) if place == "twice" else folder_of(tmp_path / place, hostile)
+        )
+        assert main(["table", "--out", str(folder)]) == 2
+        said = capsys.readouterr().err
+        assert sentence in said, said
+
+
+def test_records_of_older_code_make_way_for_those_of_the_same_cell(tmp_path: Path) -> None:
+    fresh = reconstruction("fedavg", "prior", [1.0]).model_copy(update={"reconstructions": "new.safetensors"})
+    older = fresh.model_copy(update={"key": "older", "reconstructions": "old.safetensors"})
+    stranger = reconstruction("fedavg", "prior", [1.0], seed=7)  # another seed: somebody else's
+    folder_of(tmp_path, fresh, older, stranger)
+    for name in ("1.verified", "old.safetensors", "new.safetensors"):
+        (tmp_path / name).touch()
+    make_way(tmp_path, {"0.json": fresh})
+    assert {path.name for path in tmp_path.iterdir()} == {PUBLISHED_FILE, "0.json", "2.json", "new.safetensors"}
 
 
 def published_records() -> list[Path]:

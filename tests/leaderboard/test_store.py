@@ -63,7 +63,7 @@ def test_a_view_of_something_else_is_refused(tiny_run: Path, tmp_path: Path) -> 
 def test_a_run_opens_with_its_records_in_order(tiny_run: Path) -> None:
     opened = open_run(tiny_run)
     assert [record.key for record in opened.records] == [job.key for job in opened.jobs]
-    assert opened.older == 0
+    assert opened.notes == ()
     assert all(opened.job_of(record) == job for record, job in zip(opened.records, opened.jobs, strict=True))
 
 
