@@ -320,7 +320,14 @@ class MembershipAttack(Attack):
     """Base of attacks that tell members from others."""
 
     goal: ClassVar[Goal] = "membership"
+    #: which question it was made for: of the whole training, or of the victim's batch in an observed round
+    about: ClassVar[Literal["training", "batch"]] = "training"
     threats: ClassVar[tuple[str, ...]] = ("client", "server", "server+keys", "server+clients", "server:active")
+
+    @classmethod
+    def describe(cls) -> dict[str, Any]:
+        """What `list --json` prints; for a membership attack also which question it was made for."""
+        return {**super().describe(), "about": cls.about}
 
     @abstractmethod
     def infer(self, knowledge: Knowledge, task: MembershipTask) -> MembershipAnswer:

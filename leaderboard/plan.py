@@ -70,8 +70,8 @@ def select(
     for name in [*attacks, *(e["name"] for e in extra if e["kind"] == "attack")]:
         if name not in [column.title for column in columns]:
             entry = _known("attack", name, [column.title for column in columns])
-            threat = "client" if entry["goal"] in ("membership", "extraction") else "server"
-            columns.append(AttackEntry(name=name, threats=(threat,)))
+            # the first threat that an attack names is the one it was made for
+            columns.append(AttackEntry(name=name, threats=(entry["threats"][0],), about=entry.get("about", "training")))
     if defenses:
         rows = [row for row in rows if row.title in (*defenses, suite.control)]
     if attacks:

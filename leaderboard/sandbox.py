@@ -52,6 +52,10 @@ Answer = ReconstructionAnswer | MembershipAnswer | ExtractionAnswer | AuditAnswe
 AttackTask = ReconstructionTask | MembershipTask | ExtractionTask | AuditTask
 
 
+#: of a reason and of a traceback so much is sent: a pipe takes 64 KB, and nobody may be there to read more yet
+LONGEST = 20_000
+
+
 class AttackFailed(Exception):
     """The attack raised; carries its traceback for the record."""
 
@@ -202,7 +206,7 @@ def _child(errands: Connection, pipe: Connection) -> None:
         pipe.send_bytes(pickle.dumps(("unsupported", str(reason), "")))
     except BaseException as error:
         reason_text = f"{type(error).__name__}: {error}"
-        pipe.send_bytes(pickle.dumps(("failed", reason_text, traceback.format_exc())))
+        pipe.send_bytes(pickle.dumps(("failed", reason_text[:LONGEST], traceback.format_exc()[-LONGEST:])))
 
 
 def _unpack(parcel: bytes) -> Errand:

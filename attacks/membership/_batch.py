@@ -10,7 +10,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -65,6 +65,7 @@ class BatchMembership(MembershipAttack):
     Where the question is not about one batch, every observed one is looked at and the best score counts.
     """
 
+    about: ClassVar[Literal["training", "batch"]] = "batch"
     threats: ClassVar[tuple[str, ...]] = ("server", "server+keys", "server+clients", "server:active")
 
     # chosen on seed 11 of quick's settings, mp-dp and fedavg, first round, with all of the batch, a half and a quarter

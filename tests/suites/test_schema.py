@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.errors import UserError
+from leaderboard.plan import select
 from suites.schema import Entry, Suite, load_suite, suite_files
 from tests.leaderboard.runs import TINY, write_suite
 
@@ -106,3 +107,20 @@ def test_whatever_the_bytes_are_the_answer_is_one_error(content: bytes) -> None:
         path.write_bytes(content)
         with pytest.raises(UserError, match="suite"):
             load_suite(str(path))
+
+
+@pytest.mark.parametrize(
+    ("name", "threat", "about"),
+    [
+        ("idlg", "server", "training"),
+        ("rmia", "client", "training"),
+        ("gradient-membership", "server", "batch"),
+        ("adversarial-r", "server:active", "training"),
+        ("received-model", "client", "training"),
+        ("audit", "server", "training"),
+    ],
+)
+def test_an_attack_that_is_added_by_name_is_asked_what_it_was_made_for(name: str, threat: str, about: str) -> None:
+    suite = select(load_suite("quick"), [], [name], [])
+    (entry,) = (entry for entry in suite.attacks if entry.name == name)
+    assert (entry.threats, entry.about) == ((threat,), about)
