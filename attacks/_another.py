@@ -14,7 +14,7 @@ class RunsAnother(Attack):
     """Base beside that of the goal: an attack that hands what it found to another one with the same goal."""
 
     attack: str = Field(min_length=1, description="the attack that it runs")
-    params: dict[str, Any] = Field(default_factory=dict, description="parameters of that attack")
+    params: dict[str, Any] = Field({}, description="parameters of that attack")
 
     @model_validator(mode="after")
     def _runs_another(self) -> Self:

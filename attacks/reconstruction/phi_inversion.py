@@ -111,7 +111,7 @@ def _parts(knowledge: Knowledge, task: ReconstructionTask) -> tuple[CleanParts, 
     defense, view = knowledge.defense, knowledge.view
     if not isinstance(defense, ModelPerturbation):
         raise Unsupported(
-            f"phi-inversion needs a defense with model perturbation: clients of {defense.name} send no Phi"
+            f"phi-inversion needs a defense with model perturbation: clients of '{defense.name}' send no Phi"
         )
     found: dict[int, CleanParts] = {}
     for observation in view.of_kind("probe", task.round_index):

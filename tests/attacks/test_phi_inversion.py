@@ -196,7 +196,7 @@ def test_at_its_deadline_it_says_so() -> None:
 @pytest.mark.parametrize("name", ["fedavg", "secagg"])
 def test_without_model_perturbation_there_is_no_phi(name: str) -> None:
     made = finished(name, precision="float32")
-    with pytest.raises(Unsupported, match=f"clients of {name} send no Phi"):
+    with pytest.raises(Unsupported, match=f"clients of '{name}' send no Phi"):
         attacked(made)
 
 
