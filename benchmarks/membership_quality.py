@@ -181,6 +181,7 @@ def main() -> None:
             row["auc"].append(auc(answer.scores, turn.truth))
             row["tpr"].append(tpr_at_fpr(answer.scores, turn.truth, 0.01))
             row["cost"].append(own + trained * statistics.mean(models.seconds))
+        print(f"target {turn.index + 1} of {args.models}", file=sys.stderr, flush=True)
     print(
         f"{args.data.partition(':')[0]}, {args.images} images, {args.model}, {args.models} models of {args.epochs} "
         f"epochs, seed {args.seed}; accuracy {inside:.3f} on what was learned, {outside:.3f} on the rest; "
