@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 from typing import ClassVar, Literal, NamedTuple
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from core.errors import UserError
 from datasets._images import decode_all, existing_folder
+from datasets._npz_reader import NpzReader
+from datasets._torchvision import data_root
 from datasets.base import Dataset, ImagePool
 
 #: SOB_<benign or malignant>_<type>-<year>-<case><slides>-<magnification>-<number>.png
@@ -57,21 +61,18 @@ class BreakHis(Dataset):
     shorthand: ClassVar[str] = "root"
     location_fields: ClassVar[tuple[str, ...]] = ("root",)
 
-    root: str = Field("", description="the unpacked folder BreaKHis_v1 (or any folder above the pictures)")
+    root: str = Field(
+        "",
+        description="the unpacked folder BreaKHis_v1 (or any folder above the pictures), or an npz file of the resized "
+        "pictures (`images`, `filename`); default $LEAKBOARD_DATA, else ~/.cache/leakboard",
+    )
     magnification: Literal[40, 100, 200, 400] = 400
     target: Literal["benign-malignant", "types"] = "benign-malignant"
     size: int = Field(32, ge=16, le=224, description="side of the pictures after resizing, in pixels")
 
     def read(self) -> ImagePool:
         """Decode the pictures of one magnification, in the order of their names."""
-        top = existing_folder(self.root, "The `root` of the data set 'breakhis'")
-        slides = find_slides(top, self.magnification)
-        if not slides:
-            raise UserError(
-                f"{top} holds no pictures of BreaKHis at {self.magnification}x: put the unpacked BreaKHis_v1 there, "
-                f"with files such as SOB_B_A-14-22549AB-{self.magnification}-001.png."
-            )
-        pixels = decode_all([slide.path for slide in slides], self.size, 3)
+        slides, pixels = self._pictures()
         kept = unambiguous(pixels, [slide.type for slide in slides])
         chosen = [slides[i] for i in kept]
         codes = list(TYPES)
@@ -86,11 +87,41 @@ class BreakHis(Dataset):
             torch.tensor([patients.index(slide.patient) for slide in chosen], dtype=torch.int64),
         )
 
+    def _pictures(self) -> tuple[list[Slide], Tensor]:
+        """The slides of the wanted magnification and their pixels (N, 3, size, size)."""
+        root = data_root(self.root)
+        if root.suffix == ".npz":
+            return self._resized(NpzReader(root))
+        top = existing_folder(str(root), "The `root` of the data set 'breakhis'")
+        slides = self._wanted(top.rglob("*.png"), top)
+        return slides, decode_all([slide.path for slide in slides], self.size, 3)
 
-def find_slides(top: Path, magnification: int) -> list[Slide]:
-    """All pictures of one magnification under a folder, however deep, by file name."""
+    def _resized(self, file: NpzReader) -> tuple[list[Slide], Tensor]:
+        """Pictures that somebody has resized already: `images` (N, size, size, 3) uint8, and each one's `filename`."""
+        images, names = file.get("images"), [Path(str(name)) for name in file.get("filename")]
+        if images.dtype != np.uint8 or images.shape != (len(names), self.size, self.size, 3):
+            raise UserError(
+                f"The array 'images' in {file.path} must be uint8 of shape ({len(names)}, {self.size}, {self.size}, 3)"
+                f", one for each `filename`; given: {images.dtype} {images.shape}."
+            )
+        slides = self._wanted(names, file.path)
+        order = [names.index(slide.path) for slide in slides]
+        return slides, torch.from_numpy(images[order].transpose(0, 3, 1, 2).copy())
+
+    def _wanted(self, paths: Iterable[Path], where: Path) -> list[Slide]:
+        slides = find_slides(paths, self.magnification)
+        if not slides:
+            raise UserError(
+                f"{where} holds no pictures of BreaKHis at {self.magnification}x: put the unpacked BreaKHis_v1 there, "
+                f"with files such as SOB_B_A-14-22549AB-{self.magnification}-001.png."
+            )
+        return slides
+
+
+def find_slides(paths: Iterable[Path], magnification: int) -> list[Slide]:
+    """The pictures of one magnification among these files, by file name."""
     found: list[Slide] = []
-    for path in top.rglob("*.png"):
+    for path in paths:
         match = FILE_NAME.fullmatch(path.name)
         if match is None or int(match[6]) != magnification:
             continue

@@ -82,10 +82,11 @@ def test_of_other_copies_one_is_kept(tree: Path) -> None:
     assert BreakHis(root=str(tree)).read().digest() == before
 
 
-def test_nothing_there(tmp_path: Path) -> None:
+def test_nothing_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEAKBOARD_DATA", str(tmp_path / "nowhere"))
     with pytest.raises(UserError, match="holds no pictures of BreaKHis at 200x: put the unpacked BreaKHis_v1 there"):
         BreakHis(root=str(tmp_path), magnification=200).read()
-    with pytest.raises(UserError, match="must be a folder that is there; given: ''"):
+    with pytest.raises(UserError, match="must be a folder that is there; given: "):
         BreakHis().read()
 
 
@@ -93,3 +94,33 @@ def test_unknown_type(tree: Path) -> None:
     Image.new("RGB", (20, 20)).save(tree / "SOB_B_XX-14-1-400-001.png")
     with pytest.raises(UserError, match="unknown type 'XX': allowed are A, F, PT"):
         BreakHis(root=str(tree)).read()
+
+
+def save_resized(path: Path, tree: Path) -> Path:
+    """The pictures of a tree as an npz file of resized pictures."""
+    files = sorted(tree.rglob("SOB_*.png"), reverse=True)  # not in the order of their names
+    small = [Image.open(file).resize((32, 32), Image.Resampling.BILINEAR) for file in files]
+    arrays = {
+        "images": np.stack([np.asarray(picture) for picture in small]),
+        "filename": np.array([f.name for f in files]),
+    }
+    np.savez(path, **arrays)  # type: ignore[arg-type]
+    return path
+
+
+def test_resized_pictures_are_the_same_data(tree: Path, tmp_path: Path) -> None:
+    file = save_resized(tmp_path / "resized.npz", tree)
+    assert BreakHis(root=str(file)).read().digest() == BreakHis(root=str(tree)).read().digest()
+
+
+def test_default_place(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEAKBOARD_DATA", str(tree))
+    assert BreakHis().read().digest() == BreakHis(root=str(tree)).read().digest()
+
+
+def test_resized_pictures_of_another_size(tree: Path, tmp_path: Path) -> None:
+    file = save_resized(tmp_path / "resized.npz", tree)
+    with pytest.raises(UserError, match=r"must be uint8 of shape \(6, 16, 16, 3\).*given: uint8 \(6, 32, 32, 3\)"):
+        BreakHis(root=str(file), size=16).read()
+    with pytest.raises(UserError, match="holds no pictures of BreaKHis at 100x"):
+        BreakHis(root=str(file), magnification=100).read()
