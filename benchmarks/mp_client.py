@@ -21,7 +21,7 @@ from core.randomness import Stream
 from defenses.noise.laws import signed_dn
 from defenses.perturbation.client import expanded_of, train
 from defenses.perturbation.server import draw_secret, perturb
-from federation.oracle import example_norms
+from federation.example_norms import loss_norms
 from federation.settings import Public, Training
 from federation.task import channels_last, task_of
 
@@ -63,7 +63,7 @@ def works_of(model: str) -> dict[str, Callable[[], object]]:
         "plain": lambda: task.gradient(weights, images, labels),
         "ours": lambda: train(expanded, hidden, direction, task.normalise(images), targets),
         "forward": forward,
-        "clipping": lambda: example_norms(task, weights, images, labels),
+        "clipping": lambda: loss_norms(task, weights, images, labels),
         "noise": lambda: [signed_dn(stream, 1.0, size) for _ in range(1 + NEIGHBOURS)],
     }
 

@@ -11,7 +11,7 @@ from core.errors import UserError
 from defenses.base import Defense
 from defenses.noise.budget import Budget
 from defenses.noise.calibration import gaussian_mu
-from federation.oracle import example_norms
+from federation.example_norms import loss_norms
 from federation.party import Party
 from federation.payload import Parameters
 from federation.settings import Public
@@ -46,7 +46,7 @@ class Clipped(Budget, Defense):
         """min(1, B / ||g_b||) (B,) of this client's batch; None where clipping is off."""
         if self.clip is None or me.batch is None:
             return None
-        norms = example_norms(task_of(me.public), model, me.batch.images, me.batch.labels)
+        norms = loss_norms(task_of(me.public), model, me.batch.images, me.batch.labels)
         return (self.clip / norms.clamp(min=1e-12)).clamp(max=1.0)
 
     def sigma(self, batch: int) -> float:

@@ -114,8 +114,11 @@ class Task:
         return {name: g.contiguous() for name, g in zip(leaves, gradients, strict=True)}, buffers
 
     @torch.no_grad()
-    def predict(self, model: Parameters, images: Tensor, batch: int = 512) -> Tensor:
-        """Logits (N, classes) in eval mode, batch by batch, without gradients."""
+    def predict(self, model: Parameters, images: Tensor, batch: int = 128) -> Tensor:
+        """Logits (N, classes) in eval mode, batch by batch, without gradients.
+
+        Batches that fit into the processor's cache: with 512 a ResNet8 takes 2.5 times as long.
+        """
         parts = [self.logits(model, chunk.to(self.dtype)) for chunk in torch.split(images, batch)]
         return torch.cat(parts) if parts else torch.empty(0, self.public.classes)
 

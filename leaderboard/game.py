@@ -20,7 +20,8 @@ from datasets.base import ImagePool, LabelledImages
 from datasets.splits import Splits
 from defenses._encrypted import Encrypted
 from defenses.base import Defense
-from federation.oracle import Oracle, RecordedOracle, example_norms
+from federation.example_norms import loss_norms
+from federation.oracle import Oracle, RecordedOracle
 from federation.party import Occasion
 from federation.payload import Parameters, copy_value
 from federation.rounds import Federation
@@ -157,7 +158,7 @@ def _farthest(
         rows.append(torch.cat([value.flatten() for value in gradient.values()]))
     bound = getattr(defense, "clip", None)
     if bound is not None:
-        norms = example_norms(task, model, records.images, records.labels).clamp(min=1e-12)
+        norms = loss_norms(task, model, records.images, records.labels).clamp(min=1e-12)
         rows = [row * min(1.0, float(bound / norm)) for row, norm in zip(rows, norms, strict=True)]
     place = int(torch.cdist(torch.stack(rows), torch.stack(rows)).argmax())
     first, second = divmod(place, len(candidates))

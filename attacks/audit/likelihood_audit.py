@@ -16,7 +16,7 @@ from defenses._model_perturbation import ModelPerturbation
 from defenses.base import AGGREGATE, Defense, Reading
 from defenses.mp_dp_plus import MpDpPlus
 from defenses.perturbation.client import part_norms
-from federation.oracle import example_norms
+from federation.example_norms import loss_norms
 from federation.payload import Parameters, Payload
 from federation.settings import SERVER, VICTIM, Public
 from federation.task import task_of
@@ -156,7 +156,7 @@ class _Worlds:
             _flat(self.task.gradient(model, image[None], label[None])[0])
             for image, label in zip(batch.images, batch.labels, strict=True)
         ]
-        return torch.stack(rows), example_norms(self.task, model, batch.images, batch.labels).double()
+        return torch.stack(rows), loss_norms(self.task, model, batch.images, batch.labels).double()
 
     def _factors(self, batch: LabelledImages, norms: Tensor) -> Tensor:
         """c_b (B,): by the true norm, but under mp-dp+ by those of the perturbed parts."""

@@ -22,7 +22,7 @@ from attacks.membership._signals import joined
 from core.errors import Unsupported
 from datasets.base import LabelledImages
 from defenses.base import AGGREGATE, Gradient
-from federation.oracle import CHUNK, example_norms
+from federation.example_norms import CHUNK, loss_norms
 from federation.payload import Parameters
 from federation.settings import VICTIM
 from federation.task import Task
@@ -171,7 +171,7 @@ def clip_factors(task: Task, data: LabelledImages, mixture: Mixture) -> Tensor:
     if mixture.clip is None:
         return torch.ones(len(data))
     model = {name: value.to(task.dtype) for name, value in mixture.model.items()}
-    norms = example_norms(task, model, data.images, data.labels)
+    norms = loss_norms(task, model, data.images, data.labels)
     return (mixture.clip / norms.clamp(min=1e-12)).clamp(max=1.0)
 
 

@@ -22,7 +22,7 @@ from attacks.base import Inversion, Knowledge
 from attacks.reconstruction._matching import Matcher, Slopes
 from datasets.base import LabelledImages
 from defenses.base import Noise
-from federation.oracle import CHUNK
+from federation.example_norms import CHUNK
 from federation.payload import Parameters
 from federation.task import Task
 

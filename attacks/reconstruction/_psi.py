@@ -20,7 +20,7 @@ from torch import Tensor
 
 from datasets.base import LabelledImages
 from defenses.perturbation.clean import CleanParts
-from federation.oracle import example_norms
+from federation.example_norms import loss_norms
 from federation.task import Task
 
 #: auxiliary images that tell how a gradient's norm follows from its last layer's
@@ -115,7 +115,7 @@ def expected_factors(task: Task, parts: CleanParts, auxiliary: LabelledImages) -
 def gradient_norms(task: Task, parts: CleanParts, data: LabelledImages) -> Tensor:
     """Norms (N,) of each record's own gradient on the true model, in the precision in which it was clipped."""
     model = {n: v.to(task.dtype) if v.is_floating_point() else v for n, v in parts.model.items()}
-    return example_norms(task, model, data.images, data.labels).double().clamp(min=1e-12)
+    return loss_norms(task, model, data.images, data.labels).double().clamp(min=1e-12)
 
 
 def _some(auxiliary: LabelledImages) -> LabelledImages:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, jacrev, vmap
+from torch.func import functional_call
 
 from defenses.perturbation.wiring import Wiring, wiring_of
-from federation.oracle import CHUNK
+from federation.example_norms import Network, example_norms
 from federation.payload import Parameters
 from federation.settings import Public
 from federation.task import arrangement, task_of
@@ -168,20 +169,15 @@ def part_norms(
     """L2 norms (B,) of each example's own (grad_hat, Psi, Phi), over all their values; V2, no transitional layers."""
     assert direction is not None
     assert not expanded.transitional
-    weights = {name: perturbed[name].detach() for name in expanded.trained}
     along = direction.to(images)
+    tensors = {name: perturbed[name].detach() for name in expanded.trained}
+    network = Network(expanded.plain, tensors, expanded.trained, expanded.wiring.last.name)
 
-    def scalars(tensors: Parameters, image: Tensor, target: Tensor) -> Tensor:
-        run, _ = _run(expanded.plain, expanded.wiring.last.name, tensors, (), image[None])
-        residual = run.logits[0] - target
-        alpha = run.alpha[0]
-        return torch.stack([0.5 * residual.square().sum(), alpha * (residual @ along), 0.5 * alpha.square()])
+    def parts(logits: Tensor, hidden: Tensor, aims: Tensor) -> Sequence[Tensor]:
+        residual, alpha = logits - aims, hidden.sum(1)
+        return 0.5 * residual.square().sum(1), alpha * (residual @ along), 0.5 * alpha.square()
 
-    found = []
-    for pictures, aims in zip(torch.split(images, CHUNK), torch.split(targets, CHUNK), strict=True):
-        parts: Parameters = vmap(jacrev(scalars), in_dims=(None, 0, 0))(weights, pictures, aims)
-        found.append(torch.stack([part.flatten(2).square().sum(2) for part in parts.values()]).sum(0).sqrt())
-    return torch.cat(found).unbind(1)  # type: ignore[return-value]  # three columns
+    return example_norms(network, images, targets, parts).unbind()  # type: ignore[return-value]  # three rows
 
 
 def collapse(perturbed: Parameters, expanded: Expanded) -> Parameters:

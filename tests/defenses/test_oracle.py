@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from defenses.mp_dp import MpDp
-from federation.oracle import CHUNK, Ledger, Oracle, example_norms
+from federation.example_norms import CHUNK, loss_norms
+from federation.oracle import Ledger, Oracle
 from federation.party import Party
 from federation.payload import Parameters, Payload
 from federation.replay import covert_channels
@@ -31,7 +32,7 @@ def test_clip_factors_are_those_of_single_gradients(model: str, precision: str) 
     norms = torch.stack(
         [flat(task.gradient(parameters, images[i : i + 1], labels[i : i + 1])[0]).norm() for i in range(len(images))]
     )
-    assert torch.allclose(example_norms(task, parameters, images, labels).double(), norms, rtol=1e-4)
+    assert torch.allclose(loss_norms(task, parameters, images, labels).double(), norms, rtol=1e-4)
 
     bound = 1.001 * float(norms.median())  # not exactly at one of them
     oracle = Oracle(task, lambda: parameters, dict, ledger, observed=True)

@@ -1,0 +1,84 @@
+"""Each example's gradient has the length that a backward pass of its own gives, whichever way it is computed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from federation import example_norms as module
+from federation.example_norms import CHUNK, Network, example_norms
+
+
+class Twice(nn.Module):
+    """A layer that is used twice: the closed form would count it wrongly."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.last = nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, 6) to (B, 3)."""
+        out: Tensor = self.last(torch.relu(self.inner(torch.relu(self.inner(x)))))
+        return out
+
+
+NETWORKS = {
+    "linear": (nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3, bias=False)), "2", (6,)),
+    "twice": (Twice(), "last", (6,)),
+    "convolution": (nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3)), "3", (1, 4, 4)),
+}
+
+
+def two_scalars(logits: Tensor, hidden: Tensor, aims: Tensor) -> list[Tensor]:
+    """A loss of the logits, and something that does not pass the last layer."""
+    return [0.5 * (logits - aims).square().sum(1), hidden.sum(1).square()]
+
+
+@pytest.mark.parametrize("records", [1, 2, CHUNK + 3])
+@pytest.mark.parametrize("name", list(NETWORKS))
+def test_norms_are_those_of_single_backward_passes(name: str, records: int) -> None:
+    network, last, shape = NETWORKS[name]
+    network = network.double()
+    tensors = {key: value.detach() for key, value in network.named_parameters()}
+    random = torch.Generator().manual_seed(records)
+    images = torch.rand(records, *shape, generator=random, dtype=torch.float64)
+    aims = torch.rand(records, 3, generator=random, dtype=torch.float64)
+    with torch.no_grad():  # whoever asks
+        found = example_norms(Network(network, tensors, tuple(tensors), last), images, aims, two_scalars)
+
+    kept: list[Tensor] = []
+    handle = network.get_submodule(last).register_forward_pre_hook(lambda layer, given: kept.append(given[0]))
+    expected = torch.zeros(2, records, dtype=torch.float64)
+    for b in range(records):
+        for row in range(2):
+            kept.clear()
+            logits = network(images[b : b + 1])
+            scalar = two_scalars(logits, kept[0], aims[b : b + 1])[row].sum()
+            own = torch.autograd.grad(scalar, list(network.parameters()), allow_unused=True)
+            expected[row, b] = sum(float(g.square().sum()) for g in own if g is not None) ** 0.5
+    handle.remove()
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+
+
+def test_only_the_linear_network_has_the_closed_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    ways: list[str] = []
+    by_examples = module._by_examples
+
+    def noted(*given: Any) -> Tensor:
+        ways.append("vmap")
+        return by_examples(*given)
+
+    monkeypatch.setattr(module, "_by_examples", noted)
+    for name, (network, last, shape) in NETWORKS.items():
+        tensors = {key: value.detach().float() for key, value in network.named_parameters()}
+        ways.append(name)
+        example_norms(
+            Network(network.float(), tensors, tuple(tensors), last),
+            torch.rand(2, *shape),
+            torch.rand(2, 3),
+            two_scalars,
+        )
+    assert ways == ["linear", "twice", "vmap", "convolution", "vmap"]
