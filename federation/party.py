@@ -23,9 +23,12 @@ class ProtocolError(Exception):
     """A defense that broke its own protocol: a message that is missing, or goes to nobody."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Message:
-    """One message as it went over the channel."""
+    """One message as it went over the channel.
+
+    `alone`: only its receiver will ever hold this payload, so it may be handed over without a copy.
+    """
 
     step: str
     sender: str
@@ -33,6 +36,7 @@ class Message:
     kind: str
     payload: Payload
     size: int
+    alone: bool = field(default=False, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,7 @@ class Party:
         self.batch: LabelledImages | None = None
         self.oracle: Oracle | RecordedOracle | None = None
         self._inbox: list[Message] = []
+        self._handed: dict[str, dict[str, Payload]] = {}
         self._deliver: Callable[[Message], None] | None = None
         self._step = ""
         self._streams: dict[tuple[str, Occasion], Stream] = {}
@@ -111,15 +116,21 @@ class Party:
             raise ProtocolError(f"{self.name} cannot send outside a round")
         copied: Payload = copy_value(payload)
         size = size_in_bytes(copied) if size is None else size
+        alone = len(receivers) == 1
         for receiver in receivers:
-            self._deliver(Message(self._step, self.name, receiver, kind, copied, size))
+            self._deliver(Message(self._step, self.name, receiver, kind, copied, size, alone))
 
     def received(self, kind: str) -> dict[str, Payload]:
-        """The payloads of this kind in the inbox, by sender; copies, the caller may change them."""
-        found = [message for message in self._inbox if message.kind == kind]
-        if len({message.sender for message in found}) < len(found):
-            raise ProtocolError(f"{self.name} got '{kind}' twice from one sender in one step")
-        return {message.sender: copy_value(message.payload) for message in found}
+        """The payloads of this kind in the inbox, by sender.
+
+        They are the caller's own, to change as it likes; asked again in the same step, it gets the same ones.
+        """
+        if kind not in self._handed:
+            found = [message for message in self._inbox if message.kind == kind]
+            if len({message.sender for message in found}) < len(found):
+                raise ProtocolError(f"{self.name} got '{kind}' twice from one sender in one step")
+            self._handed[kind] = {m.sender: m.payload if m.alone else copy_value(m.payload) for m in found}
+        return dict(self._handed[kind])
 
     def expect(self, kind: str, sender: str = SERVER) -> Payload:
         """The one payload of this kind from that sender."""
@@ -139,6 +150,11 @@ class Party:
             )
             self._streams[key] = Stream(derive_key(self.secret, "draws", purpose, *where))
         return self._streams[key]
+
+    def empty_inbox(self) -> None:
+        """Forget what arrived: the step that it was for is over."""
+        self._inbox.clear()
+        self._handed.clear()
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Protocol, Self
 
 import torch
@@ -22,7 +23,7 @@ from federation.oracle import Ledger, Oracle, RecordedOracle
 from federation.party import Clock, Message, Occasion, Party, ProtocolError, Step
 from federation.payload import Parameters, Payload, copy_value
 from federation.settings import SERVER, VICTIM, Public, Watch, client_name
-from federation.task import task_of
+from federation.task import Task, task_of
 from federation.transcript import Observation, Transcript
 
 
@@ -118,6 +119,8 @@ class Federation:
         # each party has its own copy of the settings and the defense: even a mutated one carries nothing across
         self._schemes: dict[str, Scheme] = {name: self.scheme.model_copy(deep=True) for name in names}
         self._log: list[Message] = []
+        self._present: frozenset[str] = frozenset()
+        self._kept: frozenset[str] | None = None
         self._taken: dict[str, int] = defaultdict(int)
         self._positions: dict[str, torch.Tensor] = {}
 
@@ -166,7 +169,11 @@ class Federation:
         if self.script is not None:
             return RecordedOracle(self.script.answers(occasion, name))
         state = self.parties[SERVER].state
-        return Oracle(task_of(self.public), self._global_model, lambda: state, self.ledger, observed)
+        return Oracle(self._task, self._global_model, lambda: state, self.ledger, observed)
+
+    @cached_property
+    def _task(self) -> Task:
+        return task_of(self.public)  # looked up by all settings: not for every client of every round
 
     def _global_model(self) -> Parameters:
         return self.scheme.global_model(self.parties[SERVER].state) if self._is_live(SERVER) else {}
@@ -183,35 +190,42 @@ class Federation:
 
     def _probe(self, watch: Watch, index: int, participants: tuple[str, ...]) -> None:
         """Run the protocol once for each group of targets, then put every state back."""
-        before = {name: (copy_value(party.state), copy_value(party.keys)) for name, party in self.parties.items()}
+        acting = [p for p in self.parties.values() if p.role != "client" or p.name in participants]
+        before = [(party, party.state, party.keys) for party in acting]
         for number in range(watch.targets // watch.probe_batch):
+            for party, state, keys in before:
+                party.state, party.keys = copy_value(state), copy_value(keys)
             occasion = Occasion(index, number, "probe", participants, watch.probe_batch)
             self._occasion(occasion, "protocol", keep=True)
-            for name, party in self.parties.items():
-                party.state, party.keys = copy_value(before[name][0]), copy_value(before[name][1])
+        for party, state, keys in before:
+            party.state, party.keys = state, keys
 
     def _occasion(self, occasion: Occasion, part: str, keep: bool) -> None:
         """Run one part of the protocol (`setup`, `protocol` or `closing`) with all its parties."""
-        self._log = []
+        logged = keep or self.record_all
+        self._log, self._present = [], frozenset(occasion.participants)
+        self._kept = self._witnesses(occasion)
+        if occasion.kind == "train":
+            training = [name for name in occasion.participants if name in self.shards]
+            self._positions = {name: self._next_positions(name) for name in training}
         for name, party in self.parties.items():
+            if party.role == "client" and name not in self._present:
+                continue
             party.occasion = occasion
-            party.batch = self._batch(name, occasion)
             party.oracle = self._oracle(occasion, name, keep) if party.role == "client" else None
             party._clock = self.clocks[occasion.kind]
         steps: Sequence[Step] = getattr(self.scheme, part)()
         for position, step in enumerate(steps):
-            self._step(step, position, occasion, part)
-        if occasion.kind == "train":
-            for message in self._log:
-                self.bytes_by_kind[message.kind] += message.size
-        if keep or self.record_all:
+            self._step(step, position, occasion, part, logged)
+        if logged:
             self.observations.append(self._observation(occasion))
+        self._log = []
         for party in self.parties.values():
-            party._inbox.clear()
+            party.empty_inbox()
             party._streams.clear()
-            party.batch = None
+            party.oracle = None
 
-    def _step(self, step: Step, position: int, occasion: Occasion, part: str) -> None:
+    def _step(self, step: Step, position: int, occasion: Occasion, part: str, logged: bool) -> None:
         """Let every party of the step's role run it; deliver when all have run."""
         sent: list[Message] = []
         for name, party in self.parties.items():
@@ -222,16 +236,36 @@ class Federation:
                 continue
             own: list[Message] = []  # not `sent`: nobody may reach what others send in the same step
             party._step, party._deliver = step.name, own.append
+            party.batch = self._batch(name, occasion)  # only now: not the records of all clients at once
             own_steps: Sequence[Step] = getattr(self._schemes[name], part)()
             own_steps[position].run(party)
-            party._deliver = None
-            party._inbox.clear()
+            party._deliver = party.batch = None
+            party.empty_inbox()
             sent += own
         for message in sent:
             if message.receiver not in self.parties:
                 raise ProtocolError(f"{message.sender} sent '{message.kind}' to {message.receiver}, who does not exist")
-            self.parties[message.receiver]._inbox.append(message)
-        self._log += sent
+            if occasion.kind == "train":
+                self.bytes_by_kind[message.kind] += message.size
+            noted = logged and self._is_witnessed(message)
+            if noted:  # the log holds it too: its receiver gets a copy
+                self._log.append(replace(message, alone=False))
+            self.parties[message.receiver]._inbox.append(self._log[-1] if noted else message)
+
+    def _witnesses(self, occasion: Occasion) -> frozenset[str] | None:
+        """The clients whose messages and states the transcript keeps (`Watch.witnesses`); None: all."""
+        if self.watch is None or self.watch.witnesses is None:
+            return None
+        # the victim, and client 1, which is the attacker of the threat `client`, whoever else takes part
+        names = dict.fromkeys((VICTIM, client_name(1), *occasion.participants))
+        return frozenset(list(names)[: self.watch.witnesses])
+
+    def _is_witnessed(self, message: Message) -> bool:
+        """Whether a message has a witness at one of its ends, or no client at either."""
+        if self._kept is None:
+            return True
+        ends = [name for name in (message.sender, message.receiver) if self.parties[name].role == "client"]
+        return not ends or not self._kept.isdisjoint(ends)
 
     def _is_live(self, name: str) -> bool:
         return self.script is None or name in self.script.live
@@ -240,9 +274,9 @@ class Federation:
         """Clients run only where they participate, and not after they dropped out."""
         if party.role != "client":
             return True
-        if party.name not in occasion.participants:
+        if party.name not in self._present:
             return False
-        if occasion.kind != "train":
+        if occasion.kind != "train" or not self.public.training.dropouts:
             return True
         names = [s.name for s in self.scheme.protocol()]
         return not any(
@@ -259,32 +293,33 @@ class Federation:
     def _batch(self, name: str, occasion: Occasion) -> LabelledImages | None:
         """The client's records for this occasion: the next batch of its epoch, or the probe's targets."""
         shard = self.shards.get(name)
-        if shard is None or name not in occasion.participants or occasion.kind in ("setup", "final"):
+        if shard is None or occasion.kind in ("setup", "final"):
             return None
-        if occasion.probe is not None:
-            positions = (torch.arange(occasion.batch_size) + occasion.probe * occasion.batch_size) % len(shard)
-            return shard.select(positions)
-        self._positions[name] = self._next_positions(name, len(shard), occasion.batch_size)
-        return shard.select(self._positions[name])
+        if occasion.probe is None:
+            return shard.select(self._positions[name])
+        return shard.select((torch.arange(occasion.batch_size) + occasion.probe * occasion.batch_size) % len(shard))
 
-    def _next_positions(self, name: str, shard: int, size: int) -> torch.Tensor:
+    def _next_positions(self, name: str) -> torch.Tensor:
         """Epoch by epoch without replacement; an epoch has floor(shard / size) whole batches."""
+        shard, size = len(self.shards[name]), self.public.training.batch_size
         epoch, batch = divmod(self._taken[name], shard // size)
         self._taken[name] += 1
         generator = torch.Generator().manual_seed(derive_seed(self.seed, "batches", name, epoch))
-        return torch.randperm(shard, generator=generator)[batch * size : (batch + 1) * size]
+        return torch.randperm(shard, generator=generator)[batch * size : (batch + 1) * size].clone()
 
     def _observation(self, occasion: Occasion) -> Observation:
         """Freeze the log, and the states and keys of everybody as they are now."""
         present = {
             name: party
             for name, party in self.parties.items()
-            if party.role != "client" or name in occasion.participants or name == VICTIM
+            if party.role != "client" or name in self._present or name == VICTIM
         }
+        shown = {n: p for n, p in present.items() if p.role != "client" or self._kept is None or n in self._kept}
         return Observation(
             occasion,
             tuple(self._log),
-            {name: copy_value(party.state) for name, party in present.items()},
+            {name: copy_value(party.state) for name, party in shown.items()},
+            # all keys, which are small: `server+keys` needs those of many
             {name: copy_value(party.keys) for name, party in present.items() if party.keys},
-            {name: party.oracle.answers for name, party in present.items() if party.oracle and party.oracle.answers},
+            {name: party.oracle.answers for name, party in shown.items() if party.oracle and party.oracle.answers},
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from core.errors import UserError
 from core.plugins import Settings
@@ -88,12 +88,29 @@ class Watch(Settings):
     rounds: tuple[Moment, ...] = Field(("first", "middle", "last"), description="none: nothing is probed or kept")
     probe_batch: int = Field(1, ge=1, description="records a probe")
     targets: int = Field(8, ge=1, description="how many records of the victim are attacked")
+    witnesses: int | None = Field(
+        None, ge=2, description="of how many clients messages are kept, the victim's first; default: of all"
+    )
 
     @model_validator(mode="after")
     def _whole_probes(self) -> Self:
         if self.targets % self.probe_batch:
             raise ValueError(f"targets ({self.targets}) must be a multiple of probe_batch ({self.probe_batch})")
         return self
+
+    @model_serializer(mode="wrap")
+    def _unless_all(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Records from before there were witnesses say nothing of them: neither do those where all are kept."""
+        found: dict[str, Any] = handler(self)
+        return {name: value for name, value in found.items() if name != "witnesses" or value is not None}
+
+    def check_threat(self, threat: str) -> None:
+        """Refuse collusion where messages are missing: what colluders take out of a sum needs all of them."""
+        if self.witnesses is not None and threat.startswith("server+clients"):
+            raise UserError(
+                f"The threat '{threat}' needs the messages of all clients: observe.witnesses must not be given; "
+                f"given: {self.witnesses}."
+            )
 
     def check_targets(self, shard: int) -> None:
         """Refuse more targets than the victim has records; where nothing is observed there are none."""

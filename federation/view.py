@@ -78,6 +78,16 @@ def limiter(threat: Threat) -> Callable[[Observation], Observation]:
     return limit
 
 
+def seeable(observation: Observation) -> Observation:
+    """The observation less what no threat's view holds: the victim and third parties never attack.
+
+    Gone are their states, and what they sent to each other; decryption keys stay (`server+keys`).
+    """
+    named = {name for m in observation.messages for name in (m.sender, m.receiver)} | set(observation.states)
+    attackers = [n for n in named if n == SERVER or (n != VICTIM and n.startswith("client:"))]
+    return observation.limited(attackers, observation.keys)
+
+
 def make_view(
     transcript: Transcript,
     threat: Threat,

@@ -224,6 +224,7 @@ def _cells(suite: Suite, honest: Job, deviating: Job | None) -> list[Job]:
     for entry in suite.attacks:
         attack = _attack(entry)
         for threat in entry.threats:
+            suite.observe.check_threat(threat)
             training = deviating if deviating is not None and _is_active(attack, threat) else honest
             for moment in suite.observe.rounds if is_about_rounds(attack.goal, entry) else (None,):
                 cell = CellSpec(

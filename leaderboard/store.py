@@ -133,7 +133,7 @@ def load_view(run: str | Path, threat: str, *, defense: str = "", dataset: str =
     in which the server deviates, every other threat an honest one.
     """
     from datasets.loading import load_pool
-    from federation.settings import client_name
+    from federation.settings import Watch, client_name
     from federation.view import ACTIVE, parse_threat
     from leaderboard.training import open_view, splits_of
 
@@ -156,6 +156,7 @@ def load_view(run: str | Path, threat: str, *, defense: str = "", dataset: str =
     if not fits:
         wanted = f"threat '{threat}', defense '{defense}', dataset '{dataset}', seed {seed}"
         raise UserError(f"No finished training in {run} fits {wanted}.")
+    Watch.model_validate(fits[0].training.observe).check_threat(threat)
     pool = load_pool(fits[0].make_dataset())
     shards = {client_name(i): pool.take(s) for i, s in enumerate(splits_of(fits[0], pool).shards)}
     return open_view(fits[0].training_folder, parse_threat(threat, len(shards)), shards)

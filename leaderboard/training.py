@@ -22,7 +22,7 @@ from federation.rounds import Federation, Outcome
 from federation.settings import Public, Training, Watch, client_name
 from federation.task import task_of
 from federation.transcript import Transcript
-from federation.view import Threat, View, limiter
+from federation.view import Threat, View, limiter, seeable
 from leaderboard.jobs import Job
 from leaderboard.record import TrainingSummary
 from metrics.accuracy import accuracy
@@ -87,7 +87,7 @@ def run_training(job: Job) -> None:
     summary = _summary(job, outcome, pool, splits, time.perf_counter() - started)
     summary = summary.model_copy(update={"accuracy_by_round": curve.found})
     with whole_folder(job.training_folder) as folder:
-        outcome.transcript.save(folder)
+        Transcript(tuple(seeable(o) for o in outcome.transcript.observations)).save(folder)
         save_file(_flat({**outcome.models, "final": outcome.model}), str(folder / "models.safetensors"))
         (folder / "public.json").write_text(public.model_dump_json())
         secrets = {party: secret.hex() for party, secret in outcome.secrets.items()}
