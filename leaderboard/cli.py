@@ -29,6 +29,7 @@ def build_parser() -> argparse.ArgumentParser:
     listing = commands.add_parser("list", help="list the plugins and suites")
     listing.add_argument("kind", nargs="?", choices=[*KINDS, "suites"], help="only this kind")
     listing.add_argument("--json", action="store_true", help="everything about each plugin, as JSON")
+    _add_out(commands.add_parser("status", help="what a running or stopped run has done, and what is left"))
     table = commands.add_parser("table", help="print the tables of a run")
     _add_out(table)
     table.add_argument("--format", choices=["md", "csv", "json", "latex"], help="default: for the terminal")
@@ -75,7 +76,13 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--attack", metavar="A", default=[], help="only these attacks", **many)  # type: ignore[arg-type]
     parser.add_argument("--seed", metavar="S", default=[], type=int, help="these seeds, not the suite's", **many)  # type: ignore[arg-type]
     parser.add_argument("--out", metavar="DIR", help="folder of the run (default: runs/<suite>)")
-    parser.add_argument("--workers", metavar="N", type=int, default=0, help="processes at once (default: one a core)")
+    parser.add_argument("--workers", metavar="N", type=int, default=0, help="jobs at once (default: one a core)")
+    parser.add_argument(
+        "--executor", choices=["local", "ray"], default="local", help="this machine or a Ray cluster (default: local)"
+    )
+    parser.add_argument(
+        "--gpus-per-cell", metavar="X", type=float, default=0.0, help="with --executor ray: GPUs a cell, such as 0.5"
+    )
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="where attacks compute")
     parser.add_argument(
         "--dry-run", action="store_true", help="print the plan with an estimate of its time, run nothing"

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from torch import Tensor
@@ -14,8 +15,10 @@ from torch import Tensor
 from core import registry
 from core.errors import UserError
 from core.files import sweep
-from leaderboard.engine import Engine
+from leaderboard.engine import Engine, Report
 from leaderboard.estimate import estimate
+from leaderboard.executors.base import Executor
+from leaderboard.executors.local import LocalExecutor
 from leaderboard.images import originals, reconstructions
 from leaderboard.listing import cell_tables
 from leaderboard.page import write_page
@@ -30,6 +33,9 @@ from leaderboard.publishing import verify as compute_again
 from leaderboard.record import Record
 from leaderboard.render import to_csv, to_json, to_latex, to_markdown, to_terminal
 from leaderboard.scaffold import new_plugin
+from leaderboard.schedule import costs
+from leaderboard.state import only_engine
+from leaderboard.status import describe
 from leaderboard.store import Run, open_run, read_record_file, save_run
 from leaderboard.table import Table
 from suites.schema import load_suite
@@ -41,37 +47,70 @@ def run(args: argparse.Namespace) -> int:
         registry.load_file(file)
     suite = select(load_suite(args.suite), args.defense, args.attack, args.seed, args.plugin)
     folder = Path(args.out or Path("runs") / suite.name)
+    _check_share(args.gpus_per_cell, args.executor)
     options = Options(
         run=folder,
-        device=_device(args.device),
+        device=_device(args.device, args.executor),
         plugin_files=tuple(str(Path(file).resolve()) for file in (*registry.installed_files(), *args.plugin)),
         lpips_weights=_weights(args.lpips_weights),
         download=args.download,
         fresh_keys=args.fresh_keys,
     )
     plan = make_plan(suite, options)
-    workers = _workers(args.workers)
     if args.dry_run:
-        _print_plan(plan, workers)
+        _print_plan(plan, _workers(args.workers))
         return 0
     _writable(folder)
-    for part in (folder, folder / "records", folder / "trainings"):
-        sweep(part)
-    save_run(folder, plan)
-    progress = Progress(sys.stderr)
-    engine = Engine(plan, workers, progress.tell, args.retry_failed)
-    progress.begin(f"{suite.name}: {len(plan.cells)} cells, {engine.report.kept} already there, {workers} workers")
-    try:
-        done = engine.run()
-    finally:
-        progress.end()
+    with only_engine(folder):
+        done = _do(plan, folder, args)
     opened = open_run(folder)
     for ranking in opened.rankings():
         print(to_terminal(ranking, _width()))
         print()
     _print_broken(opened)
+    if done.unwritten:
+        print(f"{done.unwritten} cells have no record, since it could not be written: the same command tries again.")
     print(f"page: {_write_page(opened)}")
     return 1 if done.broken else 0
+
+
+def _do(plan: Plan, folder: Path, args: argparse.Namespace) -> Report:
+    """Compute what is not there yet."""
+    try:
+        for part in (folder, folder / "records", folder / "trainings"):
+            sweep(part)
+        save_run(folder, plan, {})
+    except OSError as error:
+        raise UserError(f"The run cannot be written to {folder}: {error.strerror}; --out names another.") from None
+    executor = _executor(args, plan.suite.memory_limit)
+    progress = Progress(sys.stderr)
+    engine = Engine(plan, executor, progress.tell, args.retry_failed)
+    there = f"{len(plan.cells)} cells, {engine.report.kept} already there"
+    progress.begin(f"{plan.suite.name}: {there}, {executor.slots} workers")
+    if engine.total:
+        seconds = costs(plan)
+        engine.order(seconds)
+        with suppress(OSError):  # only `status` reads them
+            save_run(folder, plan, seconds)
+    try:
+        return engine.run()
+    finally:
+        progress.end()
+
+
+def _executor(args: argparse.Namespace, memory_limit: float) -> Executor:
+    """Where the jobs run."""
+    if args.executor == "ray":
+        from leaderboard.executors.cluster import RayExecutor
+
+        return RayExecutor(_workers(args.workers) if args.workers else 0, memory_limit, args.gpus_per_cell)
+    return LocalExecutor(_workers(args.workers), memory_limit)
+
+
+def status(args: argparse.Namespace) -> int:
+    """`status`: what a running or stopped run has done, and what is left."""
+    print(describe(Path(args.out)))
+    return 0
 
 
 def table(args: argparse.Namespace) -> int:
@@ -227,7 +266,9 @@ def _print_plan(plan: Plan, workers: int) -> None:
     print(f"Suite {plan.suite.name}: {len(plan.trainings)} trainings, {len(plan.cells)} cells")
     for job in (*plan.trainings, *plan.cells):
         there = job.record_file.exists() if job.cell is not None else job.training_folder.is_dir()
-        print(f"  {guess[job.key or job.training_key]:8.1f} s  {job.title}{'  (already there)' if there else ''}")
+        seconds = guess.get(job.key or job.training_key)
+        told = "?" if seconds is None else f"{seconds:.1f}"
+        print(f"  {told:>8} s  {job.title}{'  (already there)' if there else ''}")
     print(f"About {sum(guess.values()) / workers / 60:.1f} minutes with {workers} workers, if nothing were there yet.")
 
 
@@ -237,9 +278,18 @@ def _print_broken(opened: Run) -> None:
             print(f"{record.status}: {record.cell.slug}: {record.reason}")
 
 
-def _device(name: str) -> str:
+def _check_share(share: float, executor: str) -> None:
+    if share and executor != "ray":
+        raise UserError("--gpus-per-cell needs --executor ray: on one machine, --workers says how many share a GPU.")
+    if not 0 <= share <= 64:
+        raise UserError(f"--gpus-per-cell must be from 0 to 64, such as 0.5 for two cells a GPU; given: {share:g}.")
+
+
+def _device(name: str, executor: str) -> str:
     import torch
 
+    if executor == "ray":  # which machines have one, the cluster knows
+        return name
     if name == "cuda" and not torch.cuda.is_available():
         raise UserError("--device cuda: this torch sees no CUDA device; use --device cpu or install a CUDA build.")
     return name

@@ -1,55 +1,41 @@
-"""Runs jobs in processes of their own: a cell that dies, hangs or raises costs one record and nothing else."""
+"""Does a plan job by job: a cell that dies, hangs or raises costs one record and nothing else."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+import os
+import signal
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from multiprocessing.connection import wait
+from pathlib import Path
 from typing import Any
 
 from core.files import write_text
+from leaderboard.executors.base import End, Executor
 from leaderboard.jobs import Job
 from leaderboard.plan import Plan
-from leaderboard.processes import context
 from leaderboard.provenance import provenance
 from leaderboard.record import Record, Status
-from leaderboard.sandbox import open_cage
+from leaderboard.schedule import longest_first
+from leaderboard.state import StateFile
 from leaderboard.training import load_summary
-from leaderboard.worker import failure_file, log_file, work
+from leaderboard.worker import failure_file
 
 BROKEN: tuple[Status, ...] = ("failed", "timeout", "crashed")
 
 
 @dataclass
-class Running:
-    """A job in its process."""
-
-    job: Job
-    process: Any
-    started: float
-    attack: Any = None
-
-    def end(self) -> None:
-        """End the process and, with it, its attack's; both are gone when this returns."""
-        for process in (self.process, self.attack):
-            if process is not None:
-                process.kill()
-                process.join()
-
-
-@dataclass
 class Report:
-    """What a run did, by status; `kept` are cells that were there already."""
+    """What a run did, by status; `kept` are cells that were there already, `unwritten` those without a record."""
 
     counts: dict[str, int] = field(default_factory=dict)
     kept: int = 0
     trained: int = 0
+    unwritten: int = 0
 
     @property
     def broken(self) -> int:
         """How many cells did not work."""
-        return sum(self.counts.get(status, 0) for status in BROKEN)
+        return sum(self.counts.get(status, 0) for status in BROKEN) + self.unwritten
 
 
 def read_record(job: Job) -> Record | None:
@@ -61,16 +47,20 @@ def read_record(job: Job) -> Record | None:
 
 
 class Engine:
-    """Does a plan: trainings first where cells wait for them, as many processes at once as there are workers."""
+    """Does a plan: trainings first where cells wait for them, as many jobs at once as there are slots."""
 
     def __init__(
-        self, plan: Plan, workers: int, tell: Callable[[Engine, str], None], retry_failed: bool = False
+        self,
+        plan: Plan,
+        executor: Executor,
+        tell: Callable[[Engine, str], None],
+        retry_failed: bool = False,
     ) -> None:
         self.plan = plan
-        self.workers = workers
+        self.executor = executor
         self.tell = tell
         self.report = Report()
-        self.running: list[Running] = []
+        self.state = StateFile(Path(plan.trainings[0].run), executor)
         self.waiting = [job for job in plan.cells if not self._finished(job, retry_failed)]
         needed = {job.training_key for job in self.waiting}
         self.trainings = [j for j in plan.trainings if j.training_key in needed and not j.training_folder.is_dir()]
@@ -87,35 +77,44 @@ class Engine:
         self.report.counts[record.status] = self.report.counts.get(record.status, 0) + 1
         return True
 
+    def order(self, seconds: Mapping[str, float]) -> None:
+        """Put the longest first, by these estimates; what is not among them keeps the order of the plan."""
+        self.waiting = longest_first(self.waiting, seconds)
+        self.trainings = longest_first(self.trainings, seconds)
+
     def run(self) -> Report:
         """Do everything that is not there yet. Ctrl-C ends the running processes and leaves no half-written file."""
         try:
-            while self.waiting or self.trainings or self.running:
+            while self.waiting or self.trainings or self.executor.running:
                 self._start()
-                self._wait()
+                if self.executor.running:
+                    for end in self.executor.wait():
+                        self._ended(end)
+                self.tell(self, "")
+        except KeyboardInterrupt:
+            signal.signal(signal.SIGINT, _leave_at_once)
+            raise
         finally:
-            for running in self.running:
-                running.end()
+            self.executor.stop()
+            self.state.note(())
         return self.report
 
     def _start(self) -> None:
-        while len(self.running) < self.workers:
+        while len(self.executor.running) < self.executor.slots:
             job = self._next()
             if job is None:
                 return
-            attack, cage = open_cage() if job.cell is not None else (None, None)
-            process = context().Process(target=work, args=(job.model_dump_json(), cage))  # type: ignore[attr-defined]
-            process.start()
-            if cage is not None:
-                cage.close()  # the worker has its own handles: ours would keep the attack alive after it
-            self.running.append(Running(job, process, time.monotonic(), attack))
+            if job.cell is not None:
+                job.record_file.unlink(missing_ok=True)  # a failed one, tried again: it must not pass for the new one
+            self.executor.start(job)
+            self.state.note(self.executor.running)
             self.tell(self, "")
 
     def _next(self) -> Job | None:
         """The next training, else a cell whose training is there; cells of a failed training are settled here."""
         if self.trainings:
             return self.trainings.pop(0)
-        busy = {running.job.training_key for running in self.running if running.job.cell is None}
+        busy = {running.job.training_key for running in self.executor.running if running.job.cell is None}
         for job in list(self.waiting):
             if job.training_folder.is_dir():
                 self.waiting.remove(job)
@@ -125,48 +124,35 @@ class Engine:
                 self._settle(job, "failed", f"its training failed: {_first_line(job)}")
         return None
 
-    def _wait(self) -> None:
-        """Until a process ends or the nearest time limit is reached."""
-        if not self.running:
+    def _ended(self, end: End) -> None:
+        self.state.note(self.executor.running)
+        if end.job.cell is None:
+            self._trained(end)
             return
-        now = time.monotonic()
-        nearest = min(running.started + running.job.time_limit for running in self.running) - now
-        wait([running.process.sentinel for running in self.running], timeout=min(max(nearest, 0), 1.0))
-        for running in list(self.running):
-            if not running.process.is_alive():
-                self.running.remove(running)
-                running.end()
-                self._ended(running.job, running.process.exitcode)
-            elif time.monotonic() - running.started > running.job.time_limit:
-                self.running.remove(running)
-                running.end()
-                self._settle(running.job, "timeout", f"it took longer than its {running.job.time_limit:g} seconds")
-        self.tell(self, "")
-
-    def _ended(self, job: Job, exit_code: int | None) -> None:
-        if job.cell is None:
-            self.done += 1
-            if job.training_folder.is_dir():
-                self.report.trained += 1
-                self.tell(self, f"ok       {job.title}")
-            else:
-                if not failure_file(job).exists():
-                    write_text(failure_file(job), f"its process died (exit code {exit_code})\n")
-                self.tell(self, f"failed   {job.title}: {_first_line(job)}")
-            return
-        record = read_record(job)
+        record = read_record(end.job)
         if record is None:
-            self._settle(job, "crashed", f"its process died (exit code {exit_code}); see {log_file(job).name}")
+            self._settle(end.job, end.status, end.reason)
         else:
-            self._count(job, record)
+            self._count(end.job, record)
+
+    def _trained(self, end: End) -> None:
+        job, self.done = end.job, self.done + 1
+        if job.training_folder.is_dir():
+            self.report.trained += 1
+            self.tell(self, f"ok       {job.title}")
+            return
+        try:
+            if not failure_file(job).exists():
+                write_text(failure_file(job), end.reason + "\n")
+        except OSError as error:
+            self.tell(self, f"failed   {job.title}: {end.reason} ({error.strerror})")
+        else:
+            status = "timeout" if end.status == "timeout" else "failed"
+            self.tell(self, f"{status:8} {job.title}: {_first_line(job)}")
 
     def _settle(self, job: Job, status: Status, reason: str) -> None:
-        """Write the record of a job that could not write its own."""
-        if job.cell is None:
-            write_text(failure_file(job), reason + "\n")
-            self.done += 1
-            self.tell(self, f"{status:8} {job.title}: {reason}")
-            return
+        """Write the record of a cell that could not write its own."""
+        assert job.cell is not None
         summary = load_summary(job.training_folder) if job.training_folder.is_dir() else None
         record = Record(
             key=job.key,
@@ -177,14 +163,26 @@ class Engine:
             training=summary,
             provenance=provenance(job.device, job.data_digest),
         )
-        write_text(job.record_file, record.to_json())
-        self._count(job, record)
+        try:
+            write_text(job.record_file, record.to_json())
+        except OSError as error:
+            self.done += 1
+            self.report.unwritten += 1
+            self.tell(self, f"no record {job.title}: {reason}; it cannot be written: {error.strerror}")
+        else:
+            self._count(job, record)
 
     def _count(self, job: Job, record: Record) -> None:
         self.done += 1
         self.report.counts[record.status] = self.report.counts.get(record.status, 0) + 1
         reason = f": {record.reason}" if record.reason else ""
         self.tell(self, f"{record.status:8} {job.title}{reason}")
+
+
+def _leave_at_once(*_: Any) -> None:
+    """A second Ctrl-C, while the first one's work is being done: all that we started ends with us."""
+    os.write(2, b"\nStopped at once. What was finished is kept: the same command goes on from there.\n")
+    os._exit(130)
 
 
 def _first_line(job: Job) -> str:

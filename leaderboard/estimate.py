@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import cast
 
 import torch
@@ -34,20 +35,34 @@ def seconds_per_gradient(public: Public, batch: int) -> float:
 
 
 def estimate(plan: Plan) -> dict[str, float]:
-    """Seconds by job key; the defense's own work (encryption and the like) is not in it."""
+    """Seconds by job key; the defense's own work (encryption and the like) is not in it.
+
+    A network is timed once, so that equal trainings cost the same; an attack that cannot say what it does has no entry.
+    """
     found: dict[str, float] = {}
+    timed: dict[tuple[str, int], float] = {}
+
+    def gradient(public: Public, batch: int) -> float:
+        network = public.model_dump_json(include={"model", "model_parameters", "shape", "classes"})
+        if (network, batch) not in timed:
+            timed[network, batch] = seconds_per_gradient(public, batch)
+        return timed[network, batch]
+
+    single: dict[str, float] = {}
     for job in plan.trainings:
         public = plan.publics[job.training_key]
         watch = Watch.model_validate(job.training.observe)
-        single = seconds_per_gradient(public, watch.probe_batch)
-        batch = seconds_per_gradient(public, public.training.batch_size)
+        single[job.training_key] = gradient(public, watch.probe_batch)
         probes = len(watch.rounds) * watch.targets // watch.probe_batch
-        rounds = public.total_rounds * batch + probes * single
-        training = public.training.per_round * rounds + OVERHEAD
-        found[job.training_key] = training
-        for cell in plan.cells:
-            if cell.training_key == job.training_key and cell.cell is not None:
-                attack = cast(Attack, registry.create("attack", cell.cell.attack.name, cell.cell.attack.parameters))
-                gradients, trainings = attack.work(watch.targets // watch.probe_batch)
-                found[cell.key] = gradients * single + trainings * training + OVERHEAD
+        batch = gradient(public, public.training.batch_size)
+        rounds = public.total_rounds * batch + probes * single[job.training_key]
+        found[job.training_key] = public.training.per_round * rounds + OVERHEAD
+    for job in plan.cells:
+        assert job.cell is not None
+        watch = Watch.model_validate(job.training.observe)
+        attack = cast(Attack, registry.create("attack", job.cell.attack.name, job.cell.attack.parameters))
+        with suppress(Exception):  # a plugin's own code
+            gradients, trainings = attack.work(watch.targets // watch.probe_batch)
+            training = found[job.training_key]
+            found[job.key] = gradients * single[job.training_key] + trainings * training + OVERHEAD
     return found

@@ -35,7 +35,7 @@ class Progress:
         self._erase()
 
     def _draw(self, engine: Engine) -> None:
-        running = ", ".join(item.job.title for item in engine.running)
+        running = ", ".join(item.job.title for item in engine.executor.running)
         text = f"{engine.done}/{engine.total} done{self._left(engine)}; running: {running}"[:110]
         if text != self.shown:
             self._erase()

@@ -23,6 +23,7 @@ from core.plugins import Settings
 from core.registry import ROOT
 from core.sources import source_digests
 from leaderboard.engine import Engine
+from leaderboard.executors.local import LocalExecutor
 from leaderboard.plan import Options, Plan, make_plan
 from leaderboard.ranking import auc
 from leaderboard.record import PluginSpec, Provenance, Record, key_of
@@ -361,7 +362,7 @@ def verify(path: Path, data: str, lpips_weights: str, workers: int = 1) -> Verdi
         if wanted[0].data_digest != stated:
             raise UserError(f"{path.name} was made on other data: its digest is {stated[:12]}…, here it is another.")
         only = replace(plan, cells=tuple(wanted), trainings=_trainings(plan, wanted[0].training_key))
-        Engine(only, workers, lambda engine, line: None).run()
+        Engine(only, LocalExecutor(workers, plan.suite.memory_limit), lambda engine, line: None).run()
         return Verdict(record, read_record_file(wanted[0].record_file))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -32,9 +33,10 @@ class RunFile(Settings):
     control: str
     utility_gate: float
     jobs: list[dict[str, Any]] = Field(description="the cells in the order of the plan")
+    seconds: dict[str, float] = Field(default_factory=dict, description="estimated seconds by key of training or cell")
 
 
-def save_run(folder: Path, plan: Plan) -> None:
+def save_run(folder: Path, plan: Plan, seconds: Mapping[str, float]) -> None:
     """Note which cells this run consists of; records of older code stay in the folder but are not part of it."""
     suite = plan.suite
     jobs = [job.model_dump(mode="json", exclude={"ingredients", "run"}) for job in plan.cells]
@@ -44,6 +46,7 @@ def save_run(folder: Path, plan: Plan) -> None:
         control=suite.control,
         utility_gate=suite.utility_gate,
         jobs=jobs,
+        seconds=dict(seconds),
     )
     write_text(folder / "run.json", run.model_dump_json())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 import traceback
 from pathlib import Path
@@ -14,6 +15,10 @@ from leaderboard.jobs import Job
 from leaderboard.processes import obey_engine, one_thread, print_into
 from leaderboard.sandbox import Cage
 from leaderboard.training import run_training
+
+#: exit code of a worker that could not write its files, and the errors that mean so
+UNWRITTEN = 74
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO)
 
 
 def log_file(job: Job) -> Path:
@@ -30,7 +35,16 @@ def failure_file(job: Job) -> Path:
 def work(text: str, cage: Cage | None) -> None:
     """Do the job of this JSON text. A training that raises leaves its traceback in `failure_file`."""
     obey_engine()
-    job = Job.model_validate_json(text)
+    try:
+        _work(Job.model_validate_json(text), cage)
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        traceback.print_exc()
+        sys.exit(UNWRITTEN)
+
+
+def _work(job: Job, cage: Cage | None) -> None:
     log = log_file(job)
     log.unlink(missing_ok=True)
     print_into(log)

@@ -75,6 +75,7 @@ class Suite(Settings):
     utility_gate: float = Field(0.9, ge=0, le=1, description="share of the control's accuracy that a ranked row keeps")
     decoys: int = Field(999, ge=1, le=100_000, description="other images among which `identified` looks")
     time_limit: float = Field(3600, gt=0, description="seconds a cell or a training may take")
+    memory_limit: float = Field(16, gt=0, description="GiB of memory that a cell or a training may hold")
 
     @model_validator(mode="after")
     def _labels_differ(self) -> Self:
