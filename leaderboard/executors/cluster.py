@@ -45,6 +45,7 @@ class RayExecutor(Executor):
 
     def __init__(self, workers: int, memory_limit: float, gpus_per_cell: float) -> None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a run reports to nobody
+        os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's own default, 15, starves beside anything else
         try:
             import ray
         except ImportError:

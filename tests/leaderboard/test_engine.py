@@ -20,6 +20,7 @@ from leaderboard import state
 from leaderboard.engine import Engine, read_record
 from leaderboard.estimate import estimate
 from leaderboard.executors.base import End, Executor, Running
+from leaderboard.executors.cluster import code_digest, work_here
 from leaderboard.executors.memory import resident
 from leaderboard.jobs import Job
 from leaderboard.plan import Options, Plan, make_plan
@@ -319,3 +320,9 @@ def test_a_wrong_executor_or_share_is_refused(tmp_path: Path, given: tuple[str, 
     outcome = call("run", "--suite", write_suite(tmp_path), "--out", tmp_path / "run", *given)
     assert outcome.code == 2
     assert expected in outcome.err
+
+
+def test_a_machine_with_other_code_refuses_its_jobs(tmp_path: Path) -> None:
+    assert code_digest() == code_digest()
+    with pytest.raises(UserError, match="other code or other versions"):
+        work_here("", 1.0, str(tmp_path), "the digest of other code")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,15 +15,17 @@ import pytest
 from leaderboard.record import Record
 from leaderboard.store import open_run
 from tests.leaderboard.plugin_texts import (
+    ATTACK_HEAD,
     BROKEN_DEFENSE,
     ENDLESS,
     FAULTY_MEMBERSHIP,
     FAULTY_RECONSTRUCTION,
     faulty_attacks,
 )
-from tests.leaderboard.runs import Outcome, call, records, stamps, write_suite
+from tests.leaderboard.runs import Outcome, call, comparable, records, stamps, write_suite
 
 TIME_LIMIT = 10
+MEMORY_LIMIT = 2
 #: attack -> status and what the reason must say
 EXPECTED = {
     "prior": ("ok", ""),
@@ -40,6 +45,7 @@ EXPECTED = {
     "unsupported": ("skipped", "it needs two models"),
     "opens-run": ("failed", "the attack opened run.json, which its view does not hold"),
     "reads-data": ("failed", "the attack opened digits.csv.gz, which its view does not hold"),
+    "hungry": ("crashed", f"it took more than its {MEMORY_LIMIT} GiB of memory"),
     "sleeps": ("timeout", f"longer than its {TIME_LIMIT} seconds"),
     "wrong-number": ("failed", "must answer 2 problems; given: 1"),
     "wrong-images": ("failed", "images must be float (1, 1, 32, 32); given: (1, 3, 8, 8)"),
@@ -71,7 +77,7 @@ def disaster(tmp_path_factory: pytest.TempPathFactory) -> Disaster:
     defense.write_text(BROKEN_DEFENSE)
     prior = {"name": "prior", "threats": ["server"]}
     observe = {"rounds": ["first"], "targets": 2}
-    suite = write_suite(home, attacks=[prior], observe=observe, time_limit=TIME_LIMIT)
+    suite = write_suite(home, attacks=[prior], observe=observe, time_limit=TIME_LIMIT, memory_limit=MEMORY_LIMIT)
     outcome = call("run", "--suite", suite, "--out", folder, "--workers", 2, "--plugin", attacks, defense)
     return Disaster(folder, suite, (attacks, defense), heartbeat, outcome)
 
@@ -189,3 +195,91 @@ def test_a_training_without_end_is_stopped(tmp_path: Path) -> None:
     job = open_run(tmp_path / "run").job_of(record)
     assert job is not None
     assert not job.training_folder.exists()
+
+
+FULL_DISK = (
+    ATTACK_HEAD
+    + """
+import errno
+fsync = os.fsync
+
+def full(handle):
+    if os.path.exists("MARK") and "no-room" in os.readlink(f"/proc/self/fd/{handle}"):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    fsync(handle)
+
+os.fsync = full
+
+class NoRoom(MembershipAttack):
+    '''Finds no room for its record while the mark is there.'''
+    name: ClassVar[str] = "no-room"
+    def infer(self, knowledge, task):
+        scores = torch.zeros(len(task.candidates))
+        return MembershipAnswer(scores, scores > 0)
+"""
+)
+
+
+@pytest.mark.slow
+def test_a_record_without_room_on_the_disk_is_told_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "fsync", os.fsync)  # the plugin replaces it in this process too
+    mark, plugin, folder = tmp_path / "full", tmp_path / "no_room.py", tmp_path / "run"
+    mark.touch()
+    plugin.write_text(FULL_DISK.replace("MARK", str(mark)))
+    prior = {"name": "prior", "threats": ["server"]}
+    suite = write_suite(tmp_path, attacks=[prior], observe={"rounds": ["first"], "targets": 2})
+    same = ("run", "--suite", suite, "--out", folder, "--plugin", plugin)
+
+    full = call(*same)
+
+    assert full.code == 1
+    assert "Traceback" not in full.out + full.err
+    (told,) = [line for line in full.err.splitlines() if "no record" in line]
+    assert "its files could not be written: is the disk full or read-only?" in told
+    assert told.endswith("it cannot be written: No space left on device")
+    assert "1 cells have no record" in full.out
+    assert [record.cell.attack.label for record in records(folder).values()] == ["prior"]
+    assert list(folder.rglob("*.part")) == []
+
+    mark.unlink()
+    again = call(*same)
+
+    assert again.code == 0
+    assert "2 cells, 1 already there" in again.began
+    assert {record.status for record in records(folder).values()} == {"ok"}
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 4 MB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", disk], capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
+    yield disk
+    subprocess.run(["umount", "-l", disk], check=True)
+
+
+@pytest.mark.slow
+def test_a_full_disk_harms_no_record_and_the_run_goes_on_when_there_is_room(
+    tiny_suite: Path, tiny_run: Path, small_disk: Path
+) -> None:
+    folder, ballast = small_disk / "run", small_disk / "ballast"
+    room = shutil.disk_usage(small_disk).free
+    ballast.write_bytes(bytes(room - 150_000))  # room for the plan, not for the training
+
+    full = call("run", "--suite", tiny_suite, "--out", folder)
+
+    assert full.code in (1, 2)  # 2 where there was no room for the page either
+    assert "Traceback" not in full.out + full.err
+    assert "No space left on device" in full.err
+    assert list(folder.rglob("*.part")) == []
+
+    ballast.unlink()
+    again = call("run", "--suite", tiny_suite, "--out", folder, "--retry-failed")
+
+    assert again.code == 0, again.err
+    assert comparable(folder) == comparable(tiny_run)

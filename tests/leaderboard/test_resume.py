@@ -16,11 +16,11 @@ from core.registry import ROOT
 from tests.leaderboard.runs import TINY_CELLS, call, comparable
 
 
-def start(suite: Path, folder: Path) -> subprocess.Popen[str]:
+def start(suite: Path, folder: Path, *options: str) -> subprocess.Popen[str]:
     """The real command line in a process group of its own."""
     command = [sys.executable, str(ROOT / "run_benchmark.py"), "run", "--suite", str(suite), "--out", str(folder)]
     return subprocess.Popen(
-        [*command, "--workers", "1"],
+        [*command, "--workers", "1", *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -33,7 +33,7 @@ def finished(folder: Path) -> list[Path]:
     return sorted((folder / "records").glob("*.json"))
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 90) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 240) -> None:
     limit = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < limit, "it takes too long"
