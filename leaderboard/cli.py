@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from core.errors import UserError
 from core.registry import FOLDERS, ROOT, entries, installed_files, load_file
@@ -16,9 +18,29 @@ KINDS = {"defenses": "defense", "attacks": "attack", "datasets": "dataset", "mod
 EPILOG = "Exit codes: 0 all cells worked; 1 some cells failed; 2 a mistake in what was given; 130 stopped by Ctrl-C."
 
 
+#: of an error's sentence so much is shown: it may quote a file
+LONGEST_SENTENCE = 600
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, whose complaints are one line like all others here."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what was wrong and where help is; exit code 2."""
+        self.exit(2, complaint(f"{message}; {self.prog} --help tells what is allowed.") + "\n")
+
+
+def complaint(message: str) -> str:
+    """An error as it is printed: one line of bounded length that cannot steer a terminal, whatever it quotes."""
+    line = " ".join("".join(char if char.isprintable() else " " for char in message).split())
+    if len(line) > LONGEST_SENTENCE:
+        line = f"{line[: LONGEST_SENTENCE // 2]} … {line[-LONGEST_SENTENCE // 2 :]}"
+    return f"run_benchmark.py: {line}"
+
+
 def build_parser() -> argparse.ArgumentParser:
     """All commands and flags."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="run_benchmark.py",
         description="LeakBoard measures what a federated-learning defense really leaks. "
         "Without arguments it runs the suite `quick`.",
@@ -97,6 +119,8 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; a user's mistake is one sentence on stderr and exit code 2."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a name that this terminal cannot show must not end a run
+        sys.stdout.reconfigure(errors="backslashreplace")
     args = build_parser().parse_args(given or ["run"])
     if args.command is None:
         args = build_parser().parse_args(["run", *given])
@@ -110,8 +134,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command: Callable[[argparse.Namespace], int] = getattr(commands, args.command)
         return command(args)
     except UserError as error:
-        sentence = " ".join(str(error).split())  # one line, whatever a library's message looked like
-        print(f"run_benchmark.py: {sentence}", file=sys.stderr)
+        print(complaint(str(error)), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("\nStopped. What was finished is kept: the same command goes on from there.", file=sys.stderr)
@@ -119,6 +142,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `... | head` closed the pipe: nothing is wrong
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        if error.filename is None:  # not about a file that somebody named
+            raise
+        print(complaint(f"{error.filename} cannot be used: {error.strerror}."), file=sys.stderr)
+        return 2
 
 
 def list_plugins(kind: str | None, as_json: bool) -> int:

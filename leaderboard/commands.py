@@ -32,6 +32,7 @@ from leaderboard.publishing import submit as publish
 from leaderboard.publishing import verify as compute_again
 from leaderboard.record import Record
 from leaderboard.render import to_csv, to_json, to_latex, to_markdown, to_terminal
+from leaderboard.render.shared import plain
 from leaderboard.scaffold import new_plugin
 from leaderboard.schedule import costs
 from leaderboard.state import only_engine
@@ -239,7 +240,8 @@ def _describe(record: Record) -> str:
     if record.provenance is not None:
         dirty = " (with uncommitted changes)" if record.provenance.dirty else ""
         lines.append(f"  {'made':20} {record.provenance.created}, commit {record.provenance.commit}{dirty}")
-    return "\n".join(lines) + (f"\n\n{record.traceback}" if record.traceback else "")
+    text = "\n".join(lines) + (f"\n\n{record.traceback}" if record.traceback else "")
+    return "\n".join(map(plain, text.split("\n")))  # whoever wrote the record must not steer this terminal
 
 
 def _write_page(opened: Run) -> Path:
@@ -275,7 +277,7 @@ def _print_plan(plan: Plan, workers: int) -> None:
 def _print_broken(opened: Run) -> None:
     for record in opened.records:
         if record.status != "ok":
-            print(f"{record.status}: {record.cell.slug}: {record.reason}")
+            print(plain(f"{record.status}: {record.cell.slug}: {record.reason}"))
 
 
 def _check_share(share: float, executor: str) -> None:

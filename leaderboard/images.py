@@ -16,7 +16,11 @@ from datasets.loading import load_pool
 from leaderboard.answers import load_answer
 from leaderboard.jobs import Job, Locations
 from leaderboard.record import Record
+from leaderboard.soundness import places
 from metrics.matching import match
+
+#: beyond these nothing is shown: no record of ours has such pictures
+MAX_PICTURES_BYTES, MOST_AT_ONCE, LARGEST_SIDE = 500_000_000, 1024, 1024
 
 
 @cache
@@ -31,8 +35,12 @@ def originals(record: Record, job: Job | None) -> Tensor | None:
     """The attacked images (N, C, H, W) in [0, 1] from the user's own copy of the data; None where it is not there."""
     if record.cell.goal != "reconstruction" or not record.target_indices:
         return None
+    if next(places(record), ""):
+        return None  # where the data lies is for whoever looks at a record to say, not for the record
     training = record.cell.training
     locations = job.locations if job is not None else Locations()
+    if "download" in locations.dataset:  # nothing is fetched for the sake of a picture
+        locations = locations.model_copy(update={"dataset": {**locations.dataset, "download": False}})
     # one load a data set: everything else is blanked out of the cache's key
     bare = Job(
         run="", training=training.model_copy(update={"seed": 0}), training_key="", data_digest="", locations=locations
@@ -49,15 +57,23 @@ def reconstructions(record: Record, folder: Path, truth: Tensor | None) -> Tenso
         return None
     # the name comes from a file that others may have written: it must not lead out of the folder
     path = folder / Path(record.reconstructions).name
-    if not path.is_file():
-        return None
     try:
+        if not path.is_file() or path.stat().st_size > MAX_PICTURES_BYTES:
+            return None
         answer, _ = load_answer(path)
-        if not isinstance(answer, ReconstructionAnswer):
+        if not isinstance(answer, ReconstructionAnswer) or not all(map(_showable, answer.images)):
             return None
         if truth is None:
             return torch.cat(list(answer.images))
-        pairs = zip(answer.images, torch.split(truth, len(truth) // len(answer.images)), strict=True)
+        pairs = list(zip(answer.images, torch.split(truth, len(truth) // len(answer.images)), strict=True))
+        if any(images.shape != original.shape for images, original in pairs):
+            return None
         return torch.cat([images[match(images, original)] for images, original in pairs])
-    except (SafetensorError, ValueError, LookupError, RuntimeError, ZeroDivisionError):
+    except (SafetensorError, OSError, ValueError, LookupError, TypeError, RuntimeError, ZeroDivisionError):
         return None  # not what a record of ours has beside it: the page and the terminal do without pictures
+
+
+def _showable(images: Tensor) -> bool:
+    """Whether a tensor is a few images (N, C, H, W): what is matched takes time that grows with N³."""
+    fits = images.ndim == 4 and images.shape[1] in (1, 3) and 0 not in images.shape
+    return fits and images.is_floating_point() and len(images) <= MOST_AT_ONCE and max(images.shape[2:]) <= LARGEST_SIDE

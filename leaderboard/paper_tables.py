@@ -74,7 +74,7 @@ class _Setting:
     def rounds_an_epoch(self, defense: str) -> float:
         """Rounds in an epoch; 1 where the suite counts rounds."""
         epochs = self.records[defense][0].cell.training.training.get("epochs")
-        return self.trainings(defense)[0].rounds / epochs if isinstance(epochs, int) else 1.0
+        return self.trainings(defense)[0].rounds / epochs if isinstance(epochs, int) and epochs > 0 else 1.0
 
     @property
     def counts_rounds(self) -> bool:

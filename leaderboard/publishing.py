@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import tempfile
 from collections import Counter
@@ -27,13 +28,18 @@ from leaderboard.executors.local import LocalExecutor
 from leaderboard.plan import Options, Plan, make_plan
 from leaderboard.ranking import auc
 from leaderboard.record import PluginSpec, Provenance, Record, key_of
-from leaderboard.store import Run, RunFile, open_run, read_record_file
+from leaderboard.soundness import LONGEST_NAME, places, sound, unsound
+from leaderboard.store import MAX_RECORD_BYTES, Run, RunFile, SuiteName, open_run, read_record_file, read_text
 from leaderboard.table import Cell, Column, Row, Table
-from leaderboard.tables import GOALS
 from suites.schema import Suite
 
 PUBLISHED = ROOT / "leaderboard" / "published"
 PUBLISHED_FILE = "published.json"
+#: an address of the web, or a path that begins at the root or at a home folder
+_PATH = re.compile(
+    r"(?P<address>\b(?!file:)\w+://[^\s'\"]+)"
+    r"|(?:\bfile://|(?<![\w./~]))~?(?:/[^\s/'\":;,()<>]+)*/(?P<last>[^\s/'\":;,()<>]+)/?"
+)
 Badge = Literal["self-reported", "verified", "older code"]
 #: how far a score computed again on another machine may be from the published one; metrics by their record's name
 TOLERANCE = {
@@ -74,7 +80,7 @@ MEANS = (
 class PublishedFile(Settings):
     """`published.json`: what is needed to rank published records again."""
 
-    suite: str
+    suite: SuiteName
     description: str = ""
     control: str
     utility_gate: float
@@ -103,26 +109,48 @@ def submit(folder: Path, to: Path, allow_dirty: bool = False) -> tuple[Path, int
         raise UserError(f"{missing} of {len(opened.jobs)} cells of {folder} are not there yet: finish the run first.")
     for record in opened.records:
         _refuse_problems(record, allow_dirty)
+    texts = [_for_others(record, folder) for record in opened.records]
     target = to / opened.file.suite
     given = opened.file.model_dump(include=set(PublishedFile.model_fields))
     write_text(target / PUBLISHED_FILE, PublishedFile.model_validate(given).model_dump_json(indent=1) + "\n")
-    for job, record in zip(opened.jobs, opened.records, strict=True):
+    for job, record, text in zip(opened.jobs, opened.records, texts, strict=True):
         if record.reconstructions:
-            write_bytes(target / record.reconstructions, (folder / "records" / record.reconstructions).read_bytes())
-        write_text(target / job.record_file.name, without_paths(record).to_json())
+            write_bytes(target / record.reconstructions, _pictures(folder / "records" / record.reconstructions))
+        write_text(target / job.record_file.name, text)
     make_way(target, {job.record_file.name: record for job, record in zip(opened.jobs, opened.records, strict=True)})
     return target, len(opened.records)
 
 
+def _pictures(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UserError(f"The reconstructions {path} cannot be read: {error.strerror}.") from None
+
+
 def without_paths(record: Record) -> Record:
     """The record without its traceback, and of every path that a reason or a flag names the last part alone."""
-
-    def bare(text: str) -> str:
-        return re.sub(r"(?<![\w.:/])~?(?:/[^\s/'\":;,()]+)+/([^\s/'\":;,()]*)", r"\1", text)
-
-    scores = {n: s.model_copy(update={"reason": bare(s.reason)}) for n, s in record.scores.items()}
-    said = {"reason": bare(record.reason), "flags": [bare(flag) for flag in record.flags], "scores": scores}
+    scores = {n: s.model_copy(update={"reason": _bare(s.reason)}) for n, s in record.scores.items()}
+    said = {"reason": _bare(record.reason), "flags": [_bare(flag) for flag in record.flags], "scores": scores}
     return record.model_copy(update={"traceback": "", **said})
+
+
+def _bare(text: str) -> str:
+    """Text in which absolute paths are their last part alone; addresses of the web stay."""
+    text = re.sub(re.escape(str(Path.home())) + r"(?![\w.-])", "~", text)  # its last part would be a user's name
+    return _PATH.sub(lambda found: found["address"] or found["last"] or "", text)
+
+
+def _for_others(record: Record, folder: Path) -> str:
+    """The text of a record as it is published; refused where it still names a folder of this machine."""
+    text = without_paths(record).to_json()
+    for place in (Path.home(), ROOT, folder.resolve()):
+        if len(place.parts) > 1 and json.dumps(str(place))[1:-1] in text:
+            raise UserError(
+                f"The record {record.cell.slug} cannot be published: it names {place}, a folder of this machine; "
+                "a plugin's parameters that say where something lies belong into its `location_fields`."
+            )
+    return text
 
 
 def make_way(target: Path, fresh: Mapping[str, Record]) -> None:
@@ -153,24 +181,11 @@ def problems(record: Record) -> Iterator[str]:
     if record.key != key_of(record.ingredients):
         yield "its key is not the hash of its ingredients"
     yield from _stray_ingredients(record)
-    misshapen = list(_misshapen(record))
-    yield from misshapen or _stray_numbers(record)
-
-
-def _misshapen(record: Record) -> Iterator[str]:
-    """What no table could be made of: another goal than ours, lists that are not equally long."""
-    if record.cell.goal not in GOALS:
-        yield f"its goal is none of {', '.join(GOALS)}"
-    targets, truth, scores = (len(x) for x in (record.target_indices, record.members, record.member_scores))
-    asked = record.cell.goal == "membership" and record.status == "ok"
-    if truth != scores or (asked and not 0 < targets == truth == len(record.decisions)):
-        yield "its targets, truth, scores and decisions are not equally many"
-    if record.cell.goal == "reconstruction" and record.status == "ok":
-        for name in ("psnr", "identified"):
-            if name not in record.scores or not 0 < targets == len(record.scores[name].per_item):
-                yield f"its {name} has not one value a target"
-        if "lpips" not in record.scores:
-            yield "its lpips is missing: there must be a value, or the reason why there is none"
+    yield from (f"it names a place on somebody's machine, {place}" for place in places(record))
+    if Path(record.reconstructions).name != record.reconstructions:
+        yield "its reconstructions lie in another folder"
+    broken = list(unsound(record))
+    yield from broken or _stray_numbers(record)
 
 
 def _stray_ingredients(record: Record) -> Iterator[str]:
@@ -217,17 +232,7 @@ class Published(Run):
     @cached_property
     def records(self) -> tuple[Record, ...]:
         """All records of the folder, by file name; one sentence where no table could be made of them."""
-        found: dict[str, Record] = {}
-        keys: set[str] = set()
-        for path in record_files(self.folder):
-            record = read_record_file(path)
-            if broken := next(_misshapen(record), ""):
-                raise UserError(f"{path.name} is broken: {broken}.")
-            if record.cell.slug in found or record.key in keys:
-                raise UserError(f"{path.name} is a second record of its cell in {self.folder}: keep one of them.")
-            found[record.cell.slug] = record
-            keys.add(record.key)
-        return tuple(found.values())
+        return sound(((path, read_record_file(path)) for path in record_files(self.folder)), self.folder)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -257,7 +262,7 @@ def open_any(folder: Path) -> Run:
     if not path.is_file():
         return open_run(folder)
     try:
-        known = PublishedFile.model_validate_json(path.read_text(encoding="utf-8"))
+        known = PublishedFile.model_validate_json(read_text(path, MAX_RECORD_BYTES))
     except (OSError, ValidationError, UnicodeDecodeError) as error:
         raise UserError(f"{path} cannot be read as a list of published records: {type(error).__name__}.") from None
     return Published(folder, RunFile(**known.model_dump(), jobs=[]))
@@ -268,8 +273,8 @@ def badge(path: Path, record: Record) -> Badge:
     if _older(record):
         return "older code"
     try:
-        known = Verification.model_validate_json(path.with_suffix(".verified").read_text(encoding="utf-8"))
-    except (OSError, ValidationError, UnicodeDecodeError):
+        known = Verification.model_validate_json(read_text(path.with_suffix(".verified"), MAX_RECORD_BYTES))
+    except (OSError, ValidationError, UnicodeDecodeError, UserError):
         return "self-reported"
     return "verified" if known.record_digest == _digest(path) else "self-reported"
 
@@ -282,7 +287,7 @@ def _older(record: Record) -> bool:
     """Whether any module that the record was made with says something else today."""
     parts: dict[str, Any] = record.ingredients
     stored = (parts.get("metrics"), _modules(parts.get("training")), _modules(parts.get("answer")))
-    return any(_changed(name, digest) for place in stored for name, digest in (place or {}).items())
+    return any(_changed(name, digest) for place in stored if isinstance(place, dict) for name, digest in place.items())
 
 
 def _changed(module: str, digest: object) -> bool:
@@ -291,7 +296,9 @@ def _changed(module: str, digest: object) -> bool:
 
 @cache  # a folder has many records of the same modules
 def _today(module: str) -> str | None:
-    """The digest of a module as it is now; None where it is gone."""
+    """The digest of a module as it is now; None where it is gone, or never was the name of one."""
+    if len(module) > LONGEST_NAME or not all(part.isidentifier() for part in module.split(".")):
+        return None
     try:
         return source_digests([module])[module]
     except FileNotFoundError:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, ValidationError
+from safetensors import SafetensorError
 
 from core.errors import UserError, unknown_name
 from core.files import write_text
@@ -17,18 +19,25 @@ from core.plugins import Settings
 from leaderboard.jobs import Job
 from leaderboard.plan import Plan
 from leaderboard.record import Record
+from leaderboard.soundness import sound
 from leaderboard.table import Table
 
 if TYPE_CHECKING:  # at run time only who asks for a table loads what it needs
     from leaderboard.tables import Board
 
 MAX_RECORD_BYTES = 50_000_000
+MAX_RUN_BYTES = 200_000_000
+#: what `SHA-256` in hex looks like; these become names of files
+KEY = re.compile(r"[0-9a-f]{64}")
+LONGEST_FILE_NAME = 255
+#: a suite's name is a folder's name: it must not lead anywhere else
+SuiteName = Annotated[str, Field(max_length=60, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 
 
 class RunFile(Settings):
     """`run.json`: what this run is. Stays on the machine; holds locations, so it is not for publishing."""
 
-    suite: str
+    suite: SuiteName
     description: str = ""
     control: str
     utility_gate: float
@@ -51,12 +60,19 @@ def save_run(folder: Path, plan: Plan, seconds: Mapping[str, float]) -> None:
     write_text(folder / "run.json", run.model_dump_json())
 
 
+def read_text(path: Path, most: int) -> str:
+    """The text of a regular file of at most so many bytes (a device or a pipe may have no end)."""
+    if path.exists() and not path.is_file():
+        raise UserError(f"{path} cannot be read: it is not a file.")
+    if path.stat().st_size > most:
+        raise UserError(f"{path.name} is too large: at most {most} bytes are read.")
+    return path.read_text(encoding="utf-8")
+
+
 def read_record_file(path: Path) -> Record:
     """A record from a file; anything else is one clear sentence."""
     try:
-        if path.stat().st_size > MAX_RECORD_BYTES:
-            raise UserError(f"{path.name} is too large for a record: at most {MAX_RECORD_BYTES} bytes are read.")
-        return Record.model_validate_json(path.read_text(encoding="utf-8"))
+        return Record.model_validate_json(read_text(path, MAX_RECORD_BYTES))
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"The record {path} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
     except ValidationError as error:
@@ -80,7 +96,8 @@ class Run:
     @cached_property
     def records(self) -> tuple[Record, ...]:
         """The records of this run that are there, in the order of its plan."""
-        return tuple(read_record_file(job.record_file) for job in self.jobs if job.record_file.exists())
+        files = [job.record_file for job in self.jobs if job.record_file.exists()]
+        return sound(((file, read_record_file(file)) for file in files), self.folder)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -118,8 +135,9 @@ def open_run(folder: Path) -> Run:
     """Open a run's folder; one clear sentence where there is none."""
     path = folder / "run.json"
     try:
-        opened = Run(folder, RunFile.model_validate(json.loads(path.read_text(encoding="utf-8"))))
-        assert opened.jobs is not None  # reads them, so that a file that cannot be used is refused here
+        opened = Run(folder, RunFile.model_validate(json.loads(read_text(path, MAX_RUN_BYTES))))
+        if not all(_names_files(job) for job in opened.jobs):  # read here, so that what cannot be used is refused here
+            raise ValueError("a job whose keys cannot be names of files")
         return opened
     except FileNotFoundError:
         raise UserError(
@@ -127,6 +145,12 @@ def open_run(folder: Path) -> Run:
         ) from None
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} is not the file of a run ({type(error).__name__}): run the suite again.") from None
+
+
+def _names_files(job: Job) -> bool:
+    """Whether a job is of a cell, and its keys are such that its files lie in the run's folder."""
+    keys = (job.key, job.answer_key, job.training_key)
+    return job.cell is not None and all(map(KEY.fullmatch, keys)) and len(job.record_file.name) < LONGEST_FILE_NAME
 
 
 def load_view(run: str | Path, threat: str, *, defense: str = "", dataset: str = "", seed: int | None = None) -> Any:
@@ -162,4 +186,10 @@ def load_view(run: str | Path, threat: str, *, defense: str = "", dataset: str =
     Watch.model_validate(fits[0].training.observe).check_threat(threat)
     pool = load_pool(fits[0].make_dataset())
     shards = {client_name(i): pool.take(s) for i, s in enumerate(splits_of(fits[0], pool).shards)}
-    return open_view(fits[0].training_folder, parse_threat(threat, len(shards)), shards)
+    asked = parse_threat(threat, len(shards))
+    folder = fits[0].training_folder
+    try:
+        return open_view(folder, asked, shards)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, SafetensorError) as error:
+        # whatever a file that was cut or changed leads to, in JSON, safetensors or our own reading of them
+        raise UserError(f"The training in {folder} is damaged ({type(error).__name__}): run the suite again.") from None

@@ -36,11 +36,11 @@ from leaderboard.rows import (
     membership_row,
     reconstruction_row,
 )
+from leaderboard.soundness import GOALS
 from leaderboard.table import Cell, Column, Row, Table
 from leaderboard.utility import Utility, utility_of
 
-#: the order of tables: goals, what membership is about, threats (`server+clients:m` by m)
-GOALS = ("reconstruction", "membership", "extraction", "audit")
+#: the order of tables: goals (as in `GOALS`), what membership is about, threats (`server+clients:m` by m)
 ABOUT = ("training", "batch")
 THREATS = ("server", "server+keys", "server+clients", "server:active", "client")
 #: the control's model is open to everyone: an extraction that agrees with it on fewer test records does not work

@@ -16,7 +16,9 @@ from core.seeds import natural_order
 from federation.settings import Training, Watch
 from federation.view import parse_threat
 
-MAX_SUITE_BYTES = 1_000_000
+MAX_SUITE_BYTES = 200_000
+#: YAML nodes, every alias counted as often as it is used: a few lines of aliases to aliases are billions of nodes
+MAX_SUITE_NODES = 50_000
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 
 
@@ -48,7 +50,7 @@ class DefenseEntry(Entry):
 class AttackEntry(Entry):
     """An attack, the threats under which it runs, and what it is told."""
 
-    threats: tuple[str, ...] = Field(min_length=1)
+    threats: tuple[str, ...] = Field(min_length=1, max_length=100)
     known_labels: bool = Field(False, description="whether a reconstruction attack is told the labels")
     known_members: float = Field(
         0, ge=0, lt=1, description="share of members and of non-members that a membership attack is told, not evaluated"
@@ -64,13 +66,13 @@ class Suite(Settings):
 
     name: str = Field(min_length=1, max_length=60, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     description: str = ""
-    datasets: tuple[Entry, ...] = Field(min_length=1)
+    datasets: tuple[Entry, ...] = Field(min_length=1, max_length=100)
     model: Entry
     training: Training
     observe: Watch = Watch()
-    seeds: tuple[Seed, ...] = Field((0,), min_length=1)
-    defenses: tuple[DefenseEntry, ...] = Field(min_length=1)
-    attacks: tuple[AttackEntry, ...] = Field(min_length=1)
+    seeds: tuple[Seed, ...] = Field((0,), min_length=1, max_length=1000)
+    defenses: tuple[DefenseEntry, ...] = Field(min_length=1, max_length=1000)
+    attacks: tuple[AttackEntry, ...] = Field(min_length=1, max_length=1000)
     control: str = Field("fedavg", description="label of the row without a defense")
     utility_gate: float = Field(0.9, ge=0, le=1, description="share of the control's accuracy that a ranked row keeps")
     decoys: int = Field(999, ge=1, le=100_000, description="other images among which `identified` looks")
@@ -114,16 +116,40 @@ def suite_files() -> dict[str, Path]:
     return {name: found[name] for name in natural_order(found)}
 
 
+class _Loader(yaml.SafeLoader):
+    """PyYAML's safe loader, which builds no Python objects, and here no large ones out of small files either."""
+
+    def get_single_node(self) -> yaml.Node | None:
+        """The document's tree, refused where its aliases unfold to too much or lead back to where they stand."""
+        node: yaml.Node | None = super().get_single_node()
+        if node is not None and _unfolded(node, {}) > MAX_SUITE_NODES:
+            raise yaml.constructor.ConstructorError(problem=f"it unfolds to more than {MAX_SUITE_NODES} nodes")
+        return node
+
+
+def _unfolded(node: yaml.Node, known: dict[int, int | None]) -> int:
+    """How many nodes a tree has when every alias is written out."""
+    if id(node) not in known:
+        known[id(node)] = None  # begun
+        parts = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else node.value
+        below = sum(_unfolded(part, known) for part in parts) if isinstance(node, yaml.CollectionNode) else 0
+        known[id(node)] = 1 + below
+    size = known[id(node)]
+    if size is None:
+        raise yaml.constructor.ConstructorError(problem="an alias refers to itself", problem_mark=node.start_mark)
+    return size
+
+
 def load_suite(name_or_file: str) -> Suite:
     """A suite by name, or from a YAML file; every mistake is one sentence."""
     known = suite_files()
     path = known.get(name_or_file) or Path(name_or_file)
-    if not path.is_file():
-        raise unknown_name("suite", name_or_file, known)
-    if path.stat().st_size > MAX_SUITE_BYTES:
-        raise UserError(f"The suite {path.name} is too large: at most {MAX_SUITE_BYTES} bytes are read.")
     try:
-        given = yaml.safe_load(path.read_text(encoding="utf-8"))
+        if not path.is_file():
+            raise unknown_name("suite", name_or_file, known)
+        if path.stat().st_size > MAX_SUITE_BYTES:
+            raise UserError(f"The suite {path.name} is too large: at most {MAX_SUITE_BYTES} bytes are read.")
+        given = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
     except OSError as error:
         raise UserError(f"The suite {path} cannot be read: {error.strerror}.") from None
     # YAML's own constructors let out what they stumble over: a month 13, a number of 5,000 digits, `!!bool maybe`

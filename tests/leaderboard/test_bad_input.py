@@ -92,7 +92,7 @@ TEXTS: dict[str, tuple[bytes, str]] = {
     "a wrong tag": (b"name: !!bool maybe", "not valid YAML"),
     "a wrong date tag": (b"name: !!timestamp maybe", "not valid YAML"),
     "code": (b"name: !!python/object/apply:os.system [echo]", "not valid YAML"),
-    "a loop": (b"name: &x [*x]", "'name' is wrong"),
+    "a loop": (b"name: &x [*x]", "an alias refers to itself"),
     "keys that are numbers": (b"1: 2", "is wrong"),
 }
 
