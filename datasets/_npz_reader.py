@@ -56,8 +56,8 @@ class NpzReader:
                 f"The array '{name}' in {self.path} holds Python objects, which are never unpickled: allowed are "
                 "plain numbers and text."
             )
-        if min(shape, default=0) < 0:
-            raise ValueError(f"shape {shape}")
+        if min(shape, default=0) < 0 or not dtype.itemsize:  # values of no size would be as many as one likes
+            raise ValueError(f"shape {shape} of {dtype}")
         size = math.prod(shape) * dtype.itemsize
         self._budget -= size
         if self._budget < 0:

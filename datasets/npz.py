@@ -89,8 +89,10 @@ class Npz(Dataset):
         key = self.names_key or "class_names"
         if self.names_key or key in file:
             names = file.get(key)
-            if names.ndim != 1 or names.dtype.kind != "U" or len(names) < classes:
-                raise UserError(f"'{key}' in {file.path} must name {classes} classes; given: {_kind(names)}.")
+            if names.ndim != 1 or names.dtype.kind != "U" or not classes <= len(names) <= MAX_CLASSES:
+                raise UserError(
+                    f"'{key}' in {file.path} must name {classes} to {MAX_CLASSES} classes; given: {_kind(names)}."
+                )
             return tuple(str(name) for name in names)
         seen = set(labels.tolist())
         gap = next((label for label in range(classes) if label not in seen), None)

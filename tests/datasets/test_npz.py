@@ -108,7 +108,7 @@ def test_keys_choose_the_arrays(tmp_path: Path) -> None:
         ({"images": RGB, "labels": LABELS - 1}, "must be 0 to 9999; given: -1 to 1"),
         ({"images": RGB, "labels": LABELS.astype(np.uint64) + np.uint64(2**63)}, "must be 0 to 9999"),
         ({"images": RGB, "labels": LABELS * 2}, "each at least once; given: up to 4, without 1"),
-        ({"images": RGB, "labels": LABELS, "class_names": np.array(["x"])}, "must name 3 classes; given: <U1"),
+        ({"images": RGB, "labels": LABELS, "class_names": np.array(["x"])}, "must name 3 to 10000 classes; given: <U1"),
         ({"images": RGB, "labels": LABELS, "groups": LABELS[:2]}, r"must be \(6,\) numbers or text"),
         ({"images": RGB, "labels": LABELS, "groups": LABELS / 2}, "numbers or text; given: float64"),
         (
