@@ -1,0 +1,249 @@
+"""What every fuzz test holds a piece of bad input to: a valid result or one sentence, in time, and nothing written.
+
+`LEAKBOARD_FUZZ_EXAMPLES=2000 python -m tests.fuzz` runs more examples; the seeds are fixed, so the same number of
+examples are the same ones.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+
+from core.errors import UserError
+from core.registry import ROOT
+from leaderboard.cli import LONGEST_SENTENCE, complaint
+
+Result = TypeVar("Result")
+#: how many examples ran, and how many of them were refused, by target
+RAN: Counter[str] = Counter()
+REFUSED: Counter[str] = Counter()
+#: CPU seconds that one example may take; others may be using the machine, so no wall clock
+TIME_LIMIT = 30.0
+
+
+def examples(few: int, slower: int = 1) -> settings:
+    """The settings of a fuzz test: a few examples in every run, or as many as asked for, `slower` times fewer."""
+    asked = int(os.environ.get("LEAKBOARD_FUZZ_EXAMPLES", "0"))
+    return settings(
+        max_examples=max(few, asked // slower),
+        derandomize=True,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+
+
+class Endless(BaseException):
+    """An example took longer than its time; no `except Exception` may swallow it."""
+
+
+@contextmanager
+def time_limit(seconds: float = TIME_LIMIT) -> Iterator[None]:
+    """Raise `Endless` in the block after so many CPU seconds of this process."""
+
+    def ring(*_: object) -> None:
+        raise Endless(f"more than {seconds} CPU seconds")
+
+    before = signal.signal(signal.SIGPROF, ring)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+
+
+_written: list[str] | None = None
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_CHANGES = ("os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.symlink", "os.link", "os.truncate", "shutil.rmtree")
+
+
+def _audit(event: str, arguments: tuple[Any, ...]) -> None:
+    if _written is None:
+        return
+    if event == "open" and isinstance(arguments[0], str | bytes) and (arguments[2] or 0) & _WRITING:
+        _written.append(os.path.realpath(os.fsdecode(arguments[0])))
+    elif event in _CHANGES:
+        _written.extend(os.path.realpath(os.fsdecode(a)) for a in arguments[:2] if isinstance(a, str | bytes))
+
+
+_hooked = False
+
+
+@contextmanager
+def writes_only_in(*folders: Path) -> Iterator[None]:
+    """Fail where the block writes, makes or removes anything outside these folders."""
+    global _written, _hooked
+    if not _hooked:  # an audit hook cannot be removed
+        sys.addaudithook(_audit)
+        _hooked = True
+    _written = []
+    try:
+        yield
+    finally:
+        written, _written = _written, None
+    allowed = [str(folder.resolve()) for folder in folders] + [str(ROOT / ".cache"), "/dev/null"]
+    stray = [p for p in written if "__pycache__" not in p and not any(p == a or p.startswith(a + "/") for a in allowed)]
+    assert not stray, f"written outside: {stray[:3]}"
+
+
+def survives(target: str, action: Callable[[], Result], *folders: Path) -> Result | None:
+    """What the action gives, or None where it refuses in one sentence; anything else that it does fails the test."""
+    RAN[target] += 1
+    try:
+        with time_limit(), writes_only_in(*folders):
+            return action()
+    except UserError as error:
+        REFUSED[target] += 1
+        is_sentence(str(error))
+        return None
+
+
+def is_sentence(message: str) -> None:
+    """The form of every refusal, as the command line prints it."""
+    assert message.rstrip().endswith((".", "…")), message[-200:]
+    shown = complaint(message)
+    assert shown.isprintable()
+    assert len(shown) <= LONGEST_SENTENCE + 40
+    assert "Traceback" not in shown
+
+
+# --- what bad input is made of ------------------------------------------------------------------
+
+#: values that programs stumble over, all of them JSON's own
+NASTY: tuple[Any, ...] = (
+    *(
+        None,
+        True,
+        False,
+        "",
+        " ",
+        "x",
+        "nan",
+        "inf",
+        "-1",
+        "0",
+        "1e400",
+        "../../up",
+        "/etc/passwd",
+        "~",
+        ".",
+        "..",
+        "\x00",
+    ),
+    *(
+        "a\nb",
+        "\x1b[31mred",
+        "\u202eright",
+        "𝕏" * 3,
+        "é",
+        "🙂",
+        "x" * 300,
+        "x" * 5000,
+        "<script>alert(1)</script>",
+        "{{7*7}}",
+    ),
+    *("$(touch x)", "`touch x`", "%n%s", "=1+1", "!!python/object:os.system", "\\input{x}", "npz:/dev/zero", "a:b:c"),
+    *(0, 1, -1, 2, 3, 255, 2**31, 2**53 + 1, 2**63 - 1, 2**63, -(2**63), 2**64, 10**40, 10**400),
+    *(0.0, -0.0, 0.5, 1.5, -0.5, 1e-320, 1e-9, 1e9, 1e149, 1e200, 1e308, -1e308),
+    *([], {}, [[]], [None], [1], ["x"], [{}], {"": 0}, {"x": {}}, {"a": [1, {"b": None}]}, [0] * 50, [[[[[[]]]]]]),
+)
+nasty = st.sampled_from(NASTY).map(lambda value: _copy(value))  # a copy: the next change may reach into it
+leaf = st.one_of(
+    nasty,
+    st.integers(),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text(max_size=12),
+    st.booleans(),
+    st.none(),
+)
+tree = st.recursive(
+    leaf, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+)
+
+
+def mutated(draw: Callable[[st.SearchStrategy[Any]], Any], whole: Any, most: int = 3) -> Any:
+    """A copy of a JSON tree with some places changed: replaced, removed, doubled, renamed or added to."""
+    whole = _copy(whole)
+    for _ in range(draw(st.integers(1, most))):
+        places = [(box, key) for box, key in _places(whole)]
+        if not places:
+            return draw(tree)
+        box, key = places[draw(st.integers(0, len(places) - 1))]
+        _change(draw, box, key)
+    return whole
+
+
+def _copy(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _copy(item) for key, item in value.items()}
+    return [_copy(item) for item in value] if isinstance(value, list) else value
+
+
+def _places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Every place in a tree: the container and the key; of a long list the first few."""
+    if isinstance(value, dict | list):
+        for key in list(value) if isinstance(value, dict) else range(min(len(value), 6)):
+            yield value, key
+            yield from _places(value[key])
+
+
+def _change(draw: Callable[[st.SearchStrategy[Any]], Any], box: Any, key: Any) -> None:
+    how = draw(st.sampled_from(("nasty", "tree", "remove", "near", "add", "rename")))
+    old = _copy(box[key])
+    if how == "near" and isinstance(old, int | float) and not isinstance(old, bool):
+        box[key] = draw(st.sampled_from((old + 1, old - 1, -old, old * 2, old * 10**6, float(old), str(old), [old])))
+    elif how == "near" and isinstance(old, str):
+        box[key] = draw(
+            st.sampled_from((old + "x", old[:-1], old.upper(), old * 50, "../" + old, old + "\n", "/" + old))
+        )
+    elif how == "near" and isinstance(old, list) and old:
+        box[key] = draw(st.sampled_from((old[1:], old + old[-1:], old[::-1], [], old * 20)))
+    elif how == "remove":
+        del box[key]
+    elif how == "add" and isinstance(box, dict):
+        box[draw(st.sampled_from(("extra", "", "name", "params", "path", "../x", "\n")))] = draw(tree)
+    elif how == "add":
+        box.insert(key, draw(tree))
+    elif how == "rename" and isinstance(box, dict):
+        box[draw(st.sampled_from((f"{key}x", str(key).upper(), "")))] = box.pop(key)
+    else:
+        box[key] = draw(nasty if how == "nasty" else tree)
+
+
+def broken_bytes(draw: Callable[[st.SearchStrategy[Any]], Any], content: bytes) -> bytes:
+    """Bytes with some of them changed, a piece cut out, doubled or put in, or the end missing."""
+    data = bytearray(content)
+    for _ in range(draw(st.integers(1, 4))):
+        at = draw(st.integers(0, max(0, len(data) - 1)))
+        how = draw(st.sampled_from(("change", "cut", "double", "insert", "end")))
+        if how == "change" and data:
+            data[at] = draw(st.integers(0, 255))
+        elif how == "cut":
+            del data[at : at + draw(st.integers(1, 64))]
+        elif how == "double":
+            data[at:at] = data[at : at + draw(st.integers(1, 64))]
+        elif how == "insert":
+            data[at:at] = draw(st.binary(max_size=16))
+        elif how == "end":
+            del data[at:]
+    return bytes(data)
+
+
+def finite(value: Any) -> bool:
+    """Whether a tree of plain values can be written as JSON without NaN."""
+    if isinstance(value, dict):
+        return all(map(finite, value.values()))
+    if isinstance(value, list):
+        return all(map(finite, value))
+    return not isinstance(value, float) or math.isfinite(value)
