@@ -12,6 +12,7 @@ import importlib
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from functools import cache
@@ -39,6 +40,8 @@ FOLDERS = {
 
 #: groups of entry points in which installed packages offer plugins
 ENTRY_POINTS = ("leakboard.defenses", "leakboard.attacks")
+#: what a plugin of somebody's own may be called: it becomes a label, and a part of file names
+NAME = r"[A-Za-z0-9._+@%-]{1,60}"
 
 Entry = dict[str, Any]
 _loaded_files: dict[str, ModuleType] = {}
@@ -140,12 +143,19 @@ def load_file(path: str | Path) -> list[Entry]:
         sys.modules[name] = module
         try:
             spec.loader.exec_module(module)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             del sys.modules[name]
             raise UserError(f"The plugin file {path} does not import: {type(error).__name__}: {error}.") from error
     else:
         module = _loaded_files[str(source)]
-    entries = describe_module(module, str(source))
+    try:
+        entries = describe_module(module, str(source))
+        json.dumps(entries, allow_nan=False)
+    except Exception as error:  # a class that is no plugin of any kind, a default that is no plain value, and so on
+        raise UserError(f"{path} defines a plugin that cannot be listed: {type(error).__name__}: {error}.") from error
+    names = [entry["name"] for entry in entries]
+    if odd := [name for name in names if not isinstance(name, str) or not re.fullmatch(NAME, name)]:
+        raise UserError(f"{path} defines a plugin called {odd[0]!r:.80}: a name is of letters, digits and ._+@%-.")
     if not entries:
         raise UserError(f"{path} defines no plugin: a class that sets `name`, derived from Defense or Attack.")
     others = [
