@@ -1,0 +1,99 @@
+"""Kept trainings that were cut, changed or made up: a view or one sentence."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from federation.view import View
+from leaderboard.store import load_view
+from leaderboard.training import run_training
+from tests.fuzz.harness import broken_bytes, examples, mutated, survives
+from tests.fuzz.materials import finished_run, tiny_plan
+
+FILES = ("transcript.json", "transcript.safetensors", "public.json", "secrets.json")
+THREATS = ("server", "server+keys", "client", "server+clients:2")
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run with one real training."""
+    plan = tiny_plan(tmp_path_factory.mktemp("kept"))
+    run_training(plan.trainings[0])
+    return finished_run(plan)
+
+
+@pytest.fixture
+def training(kept: Path, tmp_path: Path) -> Path:
+    """A copy of it to break."""
+    shutil.copytree(kept, tmp_path / "run")
+    (found,) = (path for path in (tmp_path / "run" / "trainings").iterdir() if path.is_dir())
+    return found
+
+
+def view(training: Path, threat: str) -> View | None:
+    run = training.parent.parent
+    found: View | None = survives("views", lambda: load_view(run, threat), run)
+    return found
+
+
+def test_the_training_that_is_broken_here_is_a_good_one(training: Path) -> None:
+    for threat in THREATS:
+        assert isinstance(view(training, threat), View)
+
+
+@examples(25)
+@given(name=st.sampled_from(FILES), threat=st.sampled_from(THREATS), data=st.data())
+def test_a_file_with_bytes_changed(training: Path, name: str, threat: str, data: st.DataObject) -> None:
+    path = training / name
+    whole = path.read_bytes()
+    path.write_bytes(broken_bytes(data.draw, whole) if data.draw(st.booleans()) else data.draw(st.binary(max_size=200)))
+    try:
+        view(training, threat)
+    finally:
+        path.write_bytes(whole)
+
+
+@examples(25)
+@given(name=st.sampled_from([name for name in FILES if name.endswith("json")]), data=st.data())
+def test_a_file_with_places_changed(training: Path, name: str, data: st.DataObject) -> None:
+    path = training / name
+    whole = path.read_text()
+    path.write_text(json.dumps(mutated(data.draw, json.loads(whole))))
+    try:
+        view(training, data.draw(st.sampled_from(THREATS)))
+    finally:
+        path.write_text(whole)
+
+
+@examples(15)
+@given(data=st.data())
+def test_tensors_whose_header_lies(training: Path, data: st.DataObject) -> None:
+    path = training / "transcript.safetensors"
+    whole = path.read_bytes()
+    (length,) = struct.unpack("<Q", whole[:8])
+    header = json.dumps(mutated(data.draw, json.loads(whole[8 : 8 + length]))).encode()
+    said = data.draw(st.sampled_from((len(header), len(header) + 1, 0, 2**40, 2**63)))
+    path.write_bytes(struct.pack("<Q", said) + header + whole[8 + length :])
+    try:
+        view(training, "server")
+    finally:
+        path.write_bytes(whole)
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("how", ["missing", "empty", "a folder", "deep"])
+def test_a_file_that_is_none(training: Path, name: str, how: str) -> None:
+    path = training / name
+    path.unlink()
+    if how == "a folder":
+        path.mkdir()
+    elif how != "missing":
+        path.write_text("[" * 100_000 if how == "deep" else "")
+    assert view(training, "server") is None
