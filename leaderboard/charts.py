@@ -1,7 +1,7 @@
 """The charts of the page: what stands in them, as numbers; `drawing` puts them on paper.
 
-Every chart is made from the boards, so that it shows what the tables say: privacy against accuracy, all threats at a
-glance, claimed against audited epsilon, and the ROC of membership.
+These are made from the boards, so that they show what the tables say: privacy against accuracy, all threats at a
+glance, claimed against audited epsilon, and the ROC of membership. What a training costs is in `training_charts`.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Roc(Chart):
 
 
 def charts(boards: Sequence[Board]) -> list[Chart]:
-    """All charts of a page, in the order in which they stand."""
+    """All charts that are made from the boards, in the order in which they stand."""
     boards = [board for board in boards if board.table.rows]
     found: list[Chart] = []
     for dataset in dict.fromkeys(board.place.dataset for board in boards):
@@ -170,7 +170,7 @@ def _trade_off(dataset: str, boards: Sequence[Board]) -> TradeOff:
     ]
     title = f"Privacy against accuracy: {goal}, {dataset}"
     return TradeOff(
-        _stem("trade-off", dataset, goal), title, caption, planes, defenses, description=f"{title}. {'; '.join(said)}"
+        stem("trade-off", dataset, goal), title, caption, planes, defenses, description=f"{title}. {'; '.join(said)}"
     )
 
 
@@ -222,7 +222,7 @@ def _matrix(dataset: str, boards: Sequence[Board]) -> Matrix:
     ]
     words = re.sub(r"\s+", " ", f"{title}. {'; '.join(said)}")
     return Matrix(
-        _stem("threats", dataset), title, caption, names, columns, colour, tuple(map(tuple, text)), description=words
+        stem("threats", dataset), title, caption, names, columns, colour, tuple(map(tuple, text)), description=words
     )
 
 
@@ -242,7 +242,7 @@ def _budgets(board: Board) -> Budgets:
     said = [
         f"{b.defense} claimed {_word(b.claimed)}, composed {_word(b.composed)}, audited {b.audited:.2f}" for b in found
     ]
-    name = _stem("epsilon", board.place.dataset, board.place.threat)
+    name = stem("epsilon", board.place.dataset, board.place.threat)
     return Budgets(name, title, caption, tuple(found), description=f"{title}. {'; '.join(said)}")
 
 
@@ -274,12 +274,12 @@ def _roc(board: Board) -> Roc:
     )
     title = f"ROC: {_goal(board.place)}, {board.place.dataset}, threat {board.place.threat}"
     said = [f"{line.defense} under {line.attack}" + (" (plain)" if line.plain else "") for line in lines]
-    name = _stem("roc", board.place.dataset, _goal(board.place), board.place.threat)
+    name = stem("roc", board.place.dataset, _goal(board.place), board.place.threat)
     defenses = tuple(natural_order({line.defense for line in lines}))
     return Roc(name, title, caption, lines, defenses, description=f"{title}: {', '.join(said)}")
 
 
-def _stem(*labels: str) -> str:
+def stem(*labels: str) -> str:
     """A file's stem that no label can break out of."""
     return "-".join(
         ["chart", *(re.sub(r"[^a-z0-9._+-]+", "_", label.lower())[:40].replace("+", "_and_") for label in labels)]
@@ -299,20 +299,21 @@ class Drawn(NamedTuple):
     height: int
 
 
-def save_charts(folder: Path, boards: Sequence[Board]) -> list[Drawn]:
-    """Draw all charts of a run into `folder/figures`, one file a theme."""
+def save_charts(folder: Path, given: Iterable[Chart]) -> list[Drawn]:
+    """Draw charts into `folder/figures`, one file a theme."""
+    import leaderboard.training_drawing  # noqa: F401  (it adds its drawings to those of the next line)
     from leaderboard.drawing import DARK, LIGHT, draw  # seconds of loading that only a page needs
 
     done: list[Drawn] = []
     taken: Mapping[str, int] = {}
-    for chart in charts(boards):
+    for chart in given:
         taken = {**taken, chart.name: taken.get(chart.name, 0) + 1}
-        stem = f"figures/{chart.name}" + (f"-{taken[chart.name]}" if taken[chart.name] > 1 else "")
+        path = f"figures/{chart.name}" + (f"-{taken[chart.name]}" if taken[chart.name] > 1 else "")
         size = (0, 0)
         for look, suffix in ((LIGHT, "light"), (DARK, "dark")):
             content, size = draw(chart, look)
-            write_bytes(folder / f"{stem}-{suffix}.svg", content)
-        done.append(Drawn(chart, f"{stem}-light.svg", f"{stem}-dark.svg", *size))
+            write_bytes(folder / f"{path}-{suffix}.svg", content)
+        done.append(Drawn(chart, f"{path}-light.svg", f"{path}-dark.svg", *size))
     return done
 
 

@@ -258,6 +258,7 @@ def _write_page(opened: Run) -> Path:
             records=opened.records,
             originals=truth,
             reconstructions=lambda record: reconstructions(record, opened.records_folder, truth(record)),
+            claims={name: str(entry.get("claim", "")) for name, entry in registry.entries("defense").items()},
         )
     except OSError as error:
         raise UserError(f"The page cannot be written to {opened.report_folder}: {error.strerror}.") from None

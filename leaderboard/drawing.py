@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import seaborn as sns
 from matplotlib import style
+from matplotlib.artist import Artist
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure as Paper
 from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -38,11 +39,12 @@ class Look:
     line: str
     accent: str
     alarm: str
+    keys: str
     lightness: float
 
 
-LIGHT = Look("#ffffff", "#1d2529", "#5a656b", "#dedbd0", "#0b6473", "#a33a1c", 0.45)
-DARK = Look("#191f23", "#e4e6e3", "#9eaab0", "#303a40", "#6cc6d4", "#f0977a", 0.68)
+LIGHT = Look("#ffffff", "#1d2529", "#5a656b", "#dedbd0", "#0b6473", "#a33a1c", "#b08900", 0.45)
+DARK = Look("#191f23", "#e4e6e3", "#9eaab0", "#303a40", "#6cc6d4", "#f0977a", "#e3c06a", 0.68)
 
 
 def draw(chart: Chart, look: Look) -> tuple[bytes, tuple[int, int]]:
@@ -66,7 +68,7 @@ def draw(chart: Chart, look: Look) -> tuple[bytes, tuple[int, int]]:
         stack.enter_context(style.context(settings, after_reset=True))
         stack.enter_context(warnings.catch_warnings())
         warnings.filterwarnings("ignore", message="Glyph .* missing")  # a label in a script that the font has not
-        paper = _paper(chart, look)
+        paper = drawing_of(chart, look)
         out = io.BytesIO()
         paper.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
     width, height = paper.get_size_inches() * CSS_DPI
@@ -74,28 +76,29 @@ def draw(chart: Chart, look: Look) -> tuple[bytes, tuple[int, int]]:
 
 
 @singledispatch
-def _paper(chart: Chart, look: Look) -> Paper:
+def drawing_of(chart: Chart, look: Look) -> Paper:
+    """The chart drawn; every kind of chart registers its own."""
     raise TypeError(f"There is no drawing for a {type(chart).__name__}.")
 
 
-def _label(text: str, most: int = 28) -> str:
+def label(text: str, most: int = 28) -> str:
     """A label on one line, cut with an ellipsis."""
     text = plain(text)
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-def _styles(defenses: Sequence[str], look: Look) -> dict[str, tuple[Any, str]]:
+def styles_of(defenses: Sequence[str], look: Look) -> dict[str, tuple[Any, str]]:
     """A colour and a mark for every defense; marks tell apart what colours alone might not."""
     colours = sns.husl_palette(max(len(defenses), 1), l=look.lightness, s=0.85)
     return {name: (colours[i], MARKERS[i % len(MARKERS)]) for i, name in enumerate(defenses)}
 
 
-def _beside(room: float) -> ConstrainedLayoutEngine:
+def beside(room: float) -> ConstrainedLayoutEngine:
     """A layout that leaves this much of the width to a legend at the right."""
     return ConstrainedLayoutEngine(rect=(0, 0, 1 - room, 1), w_pad=0.08, h_pad=0.08)
 
 
-def _legend(paper: Paper, handles: Sequence[Line2D], room: float) -> None:
+def legend_beside(paper: Paper, handles: Sequence[Artist], room: float) -> None:
     """A legend in a column at the right, which takes this much of the width."""
     paper.legend(handles=handles, loc="upper left", bbox_to_anchor=(1 - room, 0.97), handlelength=1.8, labelspacing=0.6)
 
@@ -103,22 +106,22 @@ def _legend(paper: Paper, handles: Sequence[Line2D], room: float) -> None:
 # --- privacy against accuracy -------------------------------------------------------------------
 
 
-@_paper.register
+@drawing_of.register
 def _trade_off(chart: TradeOff, look: Look) -> Paper:
     across = min(2, len(chart.planes))
     down = -(-len(chart.planes) // across)
     width, legend = 3.7 * across + 1.9, 1.8
-    paper = Paper(figsize=(width, max(3.3 * down, 0.23 * len(chart.defenses) + 1.4)), layout=_beside(legend / width))
-    styles = _styles(chart.defenses, look)
+    paper = Paper(figsize=(width, max(3.3 * down, 0.23 * len(chart.defenses) + 1.4)), layout=beside(legend / width))
+    styles = styles_of(chart.defenses, look)
     for index, plane in enumerate(chart.planes):
         _draw_plane(paper.add_subplot(down, across, index + 1), plane, styles, look)
-    handles = [Line2D([], [], color=c, marker=m, linestyle="", label=_label(name)) for name, (c, m) in styles.items()]
+    handles = [Line2D([], [], color=c, marker=m, linestyle="", label=label(name)) for name, (c, m) in styles.items()]
     if any(spot.plain for plane in chart.planes for spot in plane.spots):
         handles.append(
             Line2D([], [], color=look.soft, marker="o", fillstyle="none", linestyle="", label="plain attack")
         )
     handles.append(Line2D([], [], color=look.soft, linewidth=1.2, label="Pareto front"))
-    _legend(paper, handles, legend / width)
+    legend_beside(paper, handles, legend / width)
     return paper
 
 
@@ -134,7 +137,7 @@ def _draw_plane(axes: Any, plane: Plane, styles: dict[str, tuple[Any, str]], loo
     if plane.column.unit == "%":
         axes.set_ylim(-4, 104)
     axes.margins(x=0.08, y=0.1)
-    axes.set(title=_label(plane.heading, 44), xlabel="accuracy (%)", ylabel=f"worst-case {plane.column.header[:-2]}")
+    axes.set(title=label(plane.heading, 44), xlabel="accuracy (%)", ylabel=f"worst-case {plane.column.header[:-2]}")
     axes.grid(True, linewidth=0.6, zorder=0)
     axes.set_axisbelow(True)
     sns.despine(ax=axes)
@@ -146,8 +149,8 @@ def _draw_spot(axes: Any, spot: Spot, colour: Any, marker: str, look: Look) -> N
     axes.errorbar(
         x,
         y,
-        xerr=_reach(spot.accuracy, x),
-        yerr=_reach(spot.harm, y),
+        xerr=reach(spot.accuracy, x),
+        yerr=reach(spot.harm, y),
         color=colour,
         marker=marker,
         markersize=6,
@@ -163,7 +166,7 @@ def _draw_spot(axes: Any, spot: Spot, colour: Any, marker: str, look: Look) -> N
         axes.plot(x, before, marker=marker, markersize=6, fillstyle="none", color=colour, alpha=strength, zorder=3)
 
 
-def _reach(cell: Cell, value: float) -> list[list[float]] | None:
+def reach(cell: Cell, value: float) -> list[list[float]] | None:
     """How far an interval reaches below and above its value."""
     if cell.low is None or cell.high is None:
         return None
@@ -173,7 +176,7 @@ def _reach(cell: Cell, value: float) -> list[list[float]] | None:
 # --- all threats --------------------------------------------------------------------------------
 
 
-@_paper.register
+@drawing_of.register
 def _matrix(chart: Matrix, look: Look) -> Paper:
     shape = len(chart.rows), len(chart.columns)
     paper = Paper(figsize=(2.1 + 1.25 * shape[1], 0.95 + 0.36 * shape[0]), layout="constrained")
@@ -190,7 +193,7 @@ def _matrix(chart: Matrix, look: Look) -> Paper:
         linewidths=1,
         linecolor=look.line,
         xticklabels=[_lines(column) for column in chart.columns],
-        yticklabels=[_label(row) for row in chart.rows],
+        yticklabels=[label(row) for row in chart.rows],
     )
     for y, x in np.ndindex(*shape):
         harm = chart.colour[y, x]
@@ -203,13 +206,13 @@ def _matrix(chart: Matrix, look: Look) -> Paper:
 
 
 def _lines(text: str) -> str:
-    return "\n".join(_label(line, 20) for line in text.split("\n"))
+    return "\n".join(label(line, 20) for line in text.split("\n"))
 
 
 # --- budgets ------------------------------------------------------------------------------------
 
 
-@_paper.register
+@drawing_of.register
 def _budgets(chart: Budgets, look: Look) -> Paper:
     paper = Paper(figsize=(7.2, 1.3 + 0.36 * len(chart.budgets)), layout="constrained")
     axes = paper.add_subplot()
@@ -231,7 +234,7 @@ def _budgets(chart: Budgets, look: Look) -> Paper:
                 ha="center",
                 size=7.5,
             )
-    axes.set_yticks(range(len(chart.budgets)), [_label(budget.defense) for budget in chart.budgets])
+    axes.set_yticks(range(len(chart.budgets)), [label(budget.defense) for budget in chart.budgets])
     axes.set_ylim(len(chart.budgets) - 0.4, -0.7)
     axes.set_xscale("symlog", linthresh=0.1, linscale=0.4)
     largest = max(value for budget in chart.budgets for value in budget[1:5] if value is not None)
@@ -260,7 +263,7 @@ _CEILING: dict[str, Any] = {"marker": "|", "markersize": 11, "markeredgewidth": 
 # --- ROC ----------------------------------------------------------------------------------------
 
 
-@_paper.register
+@drawing_of.register
 def _roc(chart: Roc, look: Look) -> Paper:
     """A panel a defense: all of them in one would hide each other's bands."""
     across = min(3, max(len(chart.defenses), 1))
@@ -278,10 +281,10 @@ def _roc(chart: Roc, look: Look) -> Paper:
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_formatter(lambda value, _: f"{100 * value:g} %")
             axis.set_minor_formatter(lambda *_: "")
-        axes.set_title(_label(defense, 30))
+        axes.set_title(label(defense, 30))
         axes.grid(True, linewidth=0.6)
         axes.set_axisbelow(True)
-        names = [_label(line.attack, 22) + (" (plain)" if line.plain else "") for line in mine]
+        names = [label(line.attack, 22) + (" (plain)" if line.plain else "") for line in mine]
         axes.text(
             0.97, 0.03, "\n".join(names), transform=axes.transAxes, ha="right", va="bottom", size=7, color=look.soft
         )

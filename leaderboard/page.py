@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import quote
 
@@ -18,14 +19,18 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from core.files import write_bytes, write_text
-from leaderboard.charts import remove_other_charts, save_charts
+from core.seeds import natural_order
+from leaderboard.cards import cards
+from leaderboard.charts import charts, remove_other_charts, save_charts
 from leaderboard.picture_table import Images, remove_other_figures, save_picture_tables
 from leaderboard.pictures import Strip, remove_other_images, save_strips
 from leaderboard.record import Record
 from leaderboard.render import to_html
 from leaderboard.render.shared import plain
+from leaderboard.roc import Curve, record_curve
 from leaderboard.table import NOTHING, Table
-from leaderboard.tables import Board
+from leaderboard.tables import GOALS, Board
+from leaderboard.training_charts import training_charts
 
 ASSETS = Path(__file__).parent / "assets"
 HEADLINES = ("identified", "psnr", "auc", "fidelity", "epsilon_lower")  # the scores in a record's one line
@@ -67,6 +72,11 @@ class Entry:
         return [(psnr, None if hit is None else hit > 0) for psnr, hit in items]
 
     @property
+    def roc(self) -> Curve | None:
+        """The ROC of a membership attack or an audit, ready to be drawn."""
+        return record_curve(self.record)
+
+    @property
     def headlines(self) -> list[str]:
         """The record's main scores, each with its name and unit."""
         scores = [(name, self.record.scores[name]) for name in HEADLINES if name in self.record.scores]
@@ -83,10 +93,12 @@ def write_page(
     records: Sequence[Record],
     originals: Images,
     reconstructions: Images,
+    claims: Mapping[str, str] = MappingProxyType({}),
 ) -> Path:
     """Write `index.html` with its assets and images into a folder and return its path.
 
-    `boards` are the rankings, from which the charts are drawn as well; `tables` are all the others.
+    `boards` are the rankings, from which cards and charts are made as well; `tables` are all the others; `claims` are
+    the sentences in which defenses say what they promise, by the plugin's name.
     `originals` and `reconstructions` give a record's images (N, C, H, W) in image units, row i of one belonging to
     row i of the other, or None where there are none. The index is written last, and images of an earlier page are
     removed after it: whoever opens the folder meanwhile sees the old page or the new one.
@@ -96,20 +108,24 @@ def write_page(
         raise ValueError(f"Each record must have a key of its own; given more than once: {', '.join(repeated)}.")
     entries = [Entry(r, anchor(r.key), _strips(folder, r, originals, reconstructions)) for r in records]
     figures = save_picture_tables(folder, records, originals, reconstructions)
-    drawn = save_charts(folder, boards)
+    drawn = save_charts(folder, [*charts(boards), *training_charts(boards, records)])
+    known = set(keys)
     for asset in sorted(path for path in ASSETS.iterdir() if path.suffix in (".css", ".js", ".svg")):
         write_bytes(folder / "assets" / asset.name, asset.read_bytes())
     page = _environment().get_template("index.html.jinja")
 
     def shown_tables(given: Iterable[Table]) -> list[tuple[Table, Markup]]:
-        linked = [_with_live_links(table, set(keys)) for table in given]
+        linked = [_with_live_links(table, known) for table in given]
         return [(table, Markup(to_html(table))) for table in linked]  # to_html escapes all that it is given
 
     text = page.render(
         title=title,
         description=description,
-        rankings=shown_tables(board.table for board in boards),
-        tables=shown_tables(tables),
+        rankings=[(b.place, *shown) for b, shown in zip(boards, shown_tables(b.table for b in boards), strict=True)],
+        cards=cards(boards, records, claims),
+        known=known,
+        facets=_facets(records),
+        tables=[(None, *shown) for shown in shown_tables(tables)],
         charts=drawn,
         entries=entries,
         figures=figures,
@@ -171,6 +187,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters["size"] = size
+    environment.globals["anchor"] = anchor
     return environment
 
 
@@ -181,6 +198,17 @@ def _with_live_links(table: Table, keys: set[str]) -> Table:
         for row in table.rows
     ]
     return replace(table, rows=tuple(rows))
+
+
+def _facets(records: Sequence[Record]) -> list[tuple[str, str, list[str]]]:
+    """What records can be chosen by: the name of an attribute, its title, and all values where there are several."""
+    cells = [record.cell for record in records]
+    found = (
+        ("dataset", "all data", natural_order({cell.training.dataset.label for cell in cells})),
+        ("goal", "all goals", [goal for goal in GOALS if any(cell.goal == goal for cell in cells)]),
+        ("threat", "all threats", natural_order({cell.threat for cell in cells})),
+    )
+    return [(name, title, values) for name, title, values in found if len(values) > 1]
 
 
 def _strips(folder: Path, record: Record, originals: Images, reconstructions: Images) -> list[Strip]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from core.seeds import natural_order
 from leaderboard.record import Record, TrainingSummary
@@ -26,24 +27,46 @@ NOTES = (
 )
 
 
-def phase_tables(records: Sequence[Record]) -> list[Table]:
-    """One table a data set, model and number of clients; each training counts once, seeds are averaged."""
-    groups: dict[tuple[str, str, int], dict[str, dict[str, TrainingSummary]]] = {}
+@dataclass(frozen=True, order=True)
+class Setting:
+    """What phase times are compared within."""
+
+    dataset: str
+    model: str
+    clients: int
+
+    @property
+    def words(self) -> str:
+        """For titles."""
+        return f"{self.dataset}, {self.model}, K = {self.clients}"
+
+
+def timed_trainings(records: Sequence[Record]) -> dict[Setting, dict[str, list[TrainingSummary]]]:
+    """The trainings by setting and defense, each once; those in which the server deviates are left out."""
+    groups: dict[Setting, dict[str, dict[str, TrainingSummary]]] = {}
     for record in records:
         spec, summary = record.cell.training, record.training
         if summary is None or spec.active:
             continue
         clients = int(summary.client_rounds / max(1, summary.rounds))
-        group = groups.setdefault((spec.dataset.label, spec.model.label, clients), {})
+        group = groups.setdefault(Setting(spec.dataset.label, spec.model.label, clients), {})
         group.setdefault(spec.defense.label, {})[summary.key] = summary
+    return {
+        setting: {name: list(groups[setting][name].values()) for name in natural_order(groups[setting])}
+        for setting in sorted(groups)
+    }
+
+
+def phase_tables(records: Sequence[Record]) -> list[Table]:
+    """One table a data set, model and number of clients; each training counts once, seeds are averaged."""
     return [
-        _table(f"CPU seconds a round by phase, {dataset}, {model}, K = {clients}", found)
-        for (dataset, model, clients), found in sorted(groups.items())
+        _table(f"CPU seconds a round by phase, {setting.words}", found)
+        for setting, found in timed_trainings(records).items()
     ]
 
 
-def _table(title: str, found: Mapping[str, Mapping[str, TrainingSummary]]) -> Table:
-    rows = {name: seconds_a_round(list(found[name].values())) for name in natural_order(found)}
+def _table(title: str, found: Mapping[str, Sequence[TrainingSummary]]) -> Table:
+    rows = {name: seconds_a_round(trainings) for name, trainings in found.items()}
     used = {key for row in rows.values() for key in row}
     columns = [Column("defense", "defense")]
     for kind in (MEASURED, EXTRAPOLATED):

@@ -1,17 +1,22 @@
-"""The ROC of a membership attack, with a band."""
+"""The ROC of a membership attack: of all seeds with a band, for charts, and of one record as a small drawing."""
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from leaderboard.ranking import STATISTICS_SEED, Evidence
+from leaderboard.record import Record
 
 Floats = NDArray[np.float64]
 DRAWS = 200  # resamples behind the band of a single seed
 LEVELS = 121  # false positive rates at which a curve is told
+
+
+POINTS = 49  # of the small drawing in a record
 
 
 class Line(NamedTuple):
@@ -63,3 +68,29 @@ def _resampled(scores: Floats, members: Floats, levels: Floats) -> Floats:
     groups = [np.flatnonzero(members == kind) for kind in (0.0, 1.0)]
     drawn = (np.concatenate([generator.choice(group, len(group)) for group in groups]) for _ in range(DRAWS))
     return np.array([roc_at(scores[rows], members[rows], levels) for rows in drawn])
+
+
+class Curve(NamedTuple):
+    """A record's ROC on a square of 100 units, both axes logarithmic down to `edge`; `ticks` are rates and places."""
+
+    points: str
+    ticks: list[tuple[str, float]]
+    edge: float
+
+
+def record_curve(record: Record) -> Curve | None:
+    """The ROC of the scores that a record holds; None where it has none, or one class only."""
+    scores, members = np.array(record.member_scores), np.array(record.members, dtype=float)
+    if not 0 < members.sum() < len(members) or len(scores) != len(members):
+        return None
+    others = int((members == 0).sum())
+    edge = 1 / max(others, 2)
+    levels = np.geomspace(edge, 1, POINTS)
+
+    def place(rate: float) -> float:
+        return round(100 * (1 - math.log(max(rate, edge)) / math.log(edge)), 1)
+
+    rates = roc_at(scores, members, levels)
+    points = " ".join(f"{place(x):g},{100 - place(y):g}" for x, y in zip(levels, rates, strict=True))
+    ticks = [(f"{100 * rate:g} %", place(rate)) for rate in (0.001, 0.01, 0.1, 1.0) if rate >= edge]
+    return Curve(points, ticks, edge)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -84,11 +84,12 @@ def place_of(record: Record) -> Place:
 
 @dataclass(frozen=True)
 class Board:
-    """A table with what figures need beside it: its place, whether it ranks, and the evidence behind its rows."""
+    """A table with what figures need beside it: place, whether it ranks, accuracies, the evidence of its rows."""
 
     place: Place
     table: Table
     valid: bool
+    utility: Utility
     rows: tuple[RankedRow, ...] = ()
 
 
@@ -187,7 +188,7 @@ def _ranked(place: Place, records: list[Record], utility: Utility) -> Board:
     columns = (RANK, *COMMON, *kind.columns, *beside, *kind.rest)
     body = [(name, {"rank": order[name], **_by_name(rows)[name].cells}) for name in order]
     table = _table(place.title + (f", {moment} round" if moment else ""), columns, body, notes, records, utility)
-    return Board(place, table, not reasons, tuple(rows))
+    return Board(place, table, not reasons, utility, tuple(rows))
 
 
 def _audit(place: Place, records: list[Record], utility: Utility) -> Board:
@@ -199,7 +200,7 @@ def _audit(place: Place, records: list[Record], utility: Utility) -> Board:
     why = "it has no score" if control is None else "its audit proves no epsilon"
     columns = (*COMMON, *AUDIT, *(PLAIN_AUDIT if _any_adaptive(records) else ()))
     notes = [*([] if valid else [_invalid(utility.control, why)]), *_remarks(records), *NOTES]
-    return Board(place, _table(place.title, columns, body, notes, records, utility), valid)
+    return Board(place, _table(place.title, columns, body, notes, records, utility), valid, utility)
 
 
 def _ranking_moment(control: list[Evidence], harm: Harm) -> str | None:
@@ -279,8 +280,12 @@ def _why_not(name: str, utility: Utility, records: Sequence[Record]) -> str:
     """Why a defense is not ranked: it does not train, or an attack on it gave no answer (which must not be a win)."""
     if not utility.passes(name):
         return utility.verdict(name)
-    mine = [record for record in records if record.cell.training.defense.label == name]
-    broken = sorted({record.cell.attack.label for record in mine if record.status in ("failed", "timeout", "crashed")})
+    return unanswered(record for record in records if record.cell.training.defense.label == name)
+
+
+def unanswered(records: Iterable[Record]) -> str:
+    """Which attacks gave no answer, in words; nothing where all did."""
+    broken = sorted({r.cell.attack.label for r in records if r.status in ("failed", "timeout", "crashed")})
     return f"incomplete: {', '.join(broken)} gave no answer" if broken else ""
 
 

@@ -1,4 +1,4 @@
-// Sorting, filtering, and opening the record that the address names. Without it the page can still be read.
+// Sorting, searching, filtering, and opening the record that the address names. Without it the page can still be read.
 (function () {
   "use strict";
 
@@ -53,77 +53,129 @@
     });
   }
 
-  // --- filtering: every word must occur in a row, in its section's name, or in a picture's or record's first line
+  // --- search and filters: every word must occur in a row, in its section's name, or in a picture's, card's or record's
+  // --- first lines; and its data set, goal and threat must be the chosen ones, where it is of one
+
+  function facetsOf(element) {
+    var holder = element.closest("[data-goal], [data-dataset]");
+    if (holder) { return holder.dataset; }
+    // a row of a list or a picture is of the record that it leads to
+    var link = element.matches("[data-record]") ? element : element.querySelector("a[href^='#record=']");
+    var name = !link ? "" : link.getAttribute("href") ? link.getAttribute("href").slice(1) : link.dataset.record;
+    var record = document.getElementById(name);
+    return record ? record.dataset : {};
+  }
 
   function filterables() {
     var found = [];
+    function add(element, text) {
+      found.push({ element: element, text: text.toLowerCase(), facets: facetsOf(element) });
+    }
     all("table.leaderboard").forEach(function (table) {
       var section = "";
       all("tbody", table).forEach(function (body) {
         if (body.className === "section") { section = body.textContent; return; }
-        all("tr", body).forEach(function (row) { found.push({ element: row, text: section + " " + row.textContent }); });
+        all("tr", body).forEach(function (row) { add(row, section + " " + row.textContent); });
       });
     });
-    all("#without-result tbody tr").forEach(function (row) { found.push({ element: row, text: row.textContent }); });
+    all("#without-result tbody tr").forEach(function (row) { add(row, row.textContent); });
     all(".group").forEach(function (group) {
       var name = group.querySelector("h3").textContent;
-      all(".shot", group).forEach(function (shot) { found.push({ element: shot, text: name + " " + shot.textContent }); });
+      all(".shot", group).forEach(function (shot) { add(shot, name + " " + shot.textContent); });
     });
-    all("details.record").forEach(function (record) {
-      found.push({ element: record, text: record.querySelector("summary").textContent });
-    });
-    found.forEach(function (item) { item.text = item.text.toLowerCase(); });
+    all(".card").forEach(function (card) { add(card, card.textContent); });
+    all("details.record").forEach(function (record) { add(record, record.querySelector("summary").textContent); });
     return found;
   }
+
+  function some(elements) { return elements.some(function (element) { return !element.hidden; }); }
 
   function hideEmpty() {
     all("table.leaderboard").forEach(function (table) {
       var title = null;
       all("tbody", table).forEach(function (body) {
         if (body.className === "section") { title = body; title.hidden = true; return; }
-        var some = all("tr", body).some(function (row) { return !row.hidden; });
-        if (title && some) { title.hidden = false; }
+        if (title && some(all("tr", body))) { title.hidden = false; }
       });
+      var rows = all("tbody.ranked tr, tbody.muted tr", table);
+      table.closest(".board").hidden = rows.length > 0 && !some(rows);
     });
-    all(".group").forEach(function (group) {
-      group.hidden = !all(".shot", group).some(function (shot) { return !shot.hidden; });
-    });
+    all(".group").forEach(function (group) { group.hidden = !some(all(".shot", group)); });
   }
 
   var items = [];
   var input = document.getElementById("filter");
+  var choices = all("select.facet");
 
   function filter() {
     var words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
+    var chosen = choices.filter(function (choice) { return choice.value !== ""; });
     var left = 0;
     items.forEach(function (item) {
-      item.element.hidden = !words.every(function (word) { return item.text.includes(word); });
-      left += item.element.hidden ? 0 : 1;
+      var fits = words.every(function (word) { return item.text.includes(word); });
+      fits = fits && chosen.every(function (choice) {
+        var own = item.facets[choice.dataset.facet];
+        return own === undefined || own === choice.value;
+      });
+      item.element.hidden = !fits;
+      left += fits ? 1 : 0;
     });
     hideEmpty();
-    document.getElementById("matches").textContent = words.length ? left + " of " + items.length : "";
+    document.getElementById("matches").textContent = words.length || chosen.length ? left + " of " + items.length : "";
   }
 
-  // --- the record that the address names
+  function clear() {
+    input.value = "";
+    choices.forEach(function (choice) { choice.value = ""; });
+    filter();
+  }
+
+  // --- the record that the address names, and the way back
+
+  var cameFrom = null;
 
   function openNamed() {
     var record = document.getElementById(location.hash.slice(1));
     if (!record || !record.matches("details.record")) { return; }
-    if (record.hidden) { input.value = ""; filter(); }
+    if (record.hidden) { clear(); }
     record.open = true;
     record.scrollIntoView();
     record.querySelector("summary").focus({ preventScroll: true });
   }
 
+  function close(record) {
+    record.open = false;
+    if (cameFrom && cameFrom.isConnected && cameFrom.getAttribute("href") === "#" + record.id) {
+      cameFrom.focus();
+    } else {
+      record.querySelector("summary").focus();
+    }
+    cameFrom = null;
+  }
+
   all("table.leaderboard").forEach(makeSortable);
   items = filterables();
   input.addEventListener("input", filter);
+  choices.forEach(function (choice) { choice.addEventListener("change", filter); });
   document.querySelector(".filter").hidden = false;
   window.addEventListener("hashchange", openNamed);
-  // following the same link twice changes no hash, and must still lead there
   document.addEventListener("click", function (event) {
     var link = event.target.closest("a[href^='#record=']");
-    if (link && link.getAttribute("href") === location.hash) { event.preventDefault(); openNamed(); }
+    if (!link) { return; }
+    cameFrom = link;
+    // following the same link twice changes no hash, and must still lead there
+    if (link.getAttribute("href") === location.hash) { event.preventDefault(); openNamed(); }
+  });
+  // Escape closes the open record that the focus is in and leads back; a slash leads to the search
+  document.addEventListener("keydown", function (event) {
+    var inside = document.activeElement;
+    if (event.key === "Escape") {
+      var record = inside.closest("details.record[open]");
+      if (record) { close(record); } else if (inside === input || choices.includes(inside)) { clear(); }
+    } else if (event.key === "/" && !event.ctrlKey && !event.metaKey && !event.altKey && !inside.matches("input, select")) {
+      event.preventDefault();
+      input.focus();
+    }
   });
   window.addEventListener("load", openNamed); // not before: the browser's own jump would take the focus away
 })();

@@ -1,4 +1,4 @@
-"""Tables as booktabs LaTeX."""
+"""Tables as booktabs LaTeX, for pdfLaTeX with its default fonts."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ import unicodedata
 from leaderboard.render.shared import RAISED, plain, remarks
 from leaderboard.table import NOTHING, Cell, Column, Row, Table
 
+#: what a document must load
+PACKAGES = r"\usepackage{booktabs,graphicx}"
+#: letters that pdfLaTeX's default encoding has not; their nearest in ASCII is not always their own decomposition
+_LETTERS = dict(zip("ÐÞðþĐđĦħĸŊŋŦŧ", ["D", "Th", "d", "th", "D", "d", "H", "h", "k", "N", "n", "T", "t"], strict=True))
+_UNKNOWN = set("ĄąĘęĮįŲųĿŀŉſªº") | set(_LETTERS)
 _GREEK = "alpha beta gamma delta zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau upsilon chi psi omega"
 _GREEK_CAPITALS = "Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega"
 _LATEX = {
@@ -17,39 +22,57 @@ _LATEX = {
     **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "`": r"\textasciigrave{}"},
     **{'"': "''", "‘": "`", "’": "'", "“": "``", "”": "''", "…": r"\ldots{}", "−": "$-$", "°": r"$^\circ$"},
     **{"–": r"\textendash{}", "—": r"\textemdash{}", "≤": r"$\leq$", "≥": r"$\geq$", "±": r"$\pm$", "≈": r"$\approx$"},
-    **{"×": r"$\times$", "·": r"$\cdot$", "∞": r"$\infty$", "√": r"$\surd$", "µ": r"$\mu$"},
+    **{"×": r"$\times$", "·": r"$\cdot$", "∞": r"$\infty$", "√": r"$\surd$", "µ": r"$\mu$", "⁄": "/"},
     **{"↑": r"$\uparrow$", "↓": r"$\downarrow$", "→": r"$\rightarrow$", "ε": r"$\varepsilon$", "φ": r"$\varphi$"},
     **{char: f"$\\{name}$" for char, name in zip("αβγδζηθικλμνξπρστυχψω", _GREEK.split(), strict=True)},
     **{char: f"$\\{name}$" for char, name in zip("ΓΔΘΛΞΠΣΦΨΩ", _GREEK_CAPITALS.split(), strict=True)},
     **{char: rf"\textsuperscript{{{digit}}}" for digit, char in enumerate(RAISED)},
+    **_LETTERS,
 }
 
 
 def _latex(text: str) -> str:
-    """Text for pdflatex: what it knows stays, signs become commands, the rest its nearest ASCII or a question mark."""
+    """Text for pdfLaTeX: what it knows stays, signs become commands, the rest its nearest ASCII or a question mark."""
 
     def known(char: str) -> str:
         if char in _LATEX:
             return _LATEX[char]
-        if char.isascii() or (char < "\u0180" and char.isalpha()):
+        if char.isascii() or (char < "\u0180" and char.isalpha() and char not in _UNKNOWN):
             return char
-        near = "".join(_LATEX.get(c, c) for c in unicodedata.normalize("NFKD", char) if c.isascii())
+        parts = unicodedata.normalize("NFKD", char)
+        near = "".join(_LATEX.get(part, part) for part in parts if part.isascii() or part in _LATEX)
         return near or ("" if unicodedata.combining(char) else "?")
 
     # two hyphens (--fresh-keys) would print as a dash
     return re.sub("-(?=-)", "-{}", "".join(map(known, plain(text))))
 
 
+def _reach(cell: Cell, column: Column) -> str:
+    """How far the interval reaches from the number: ± where it reaches as far both ways, else + above and − below.
+
+    An interval that is open at one end, or does not hold the number, stands as it is.
+    """
+    interval = cell.interval(column)
+    value, low, high = cell.value, cell.low, cell.high
+    if interval and isinstance(value, (int, float)) and low is not None and high is not None and low <= value <= high:
+        up, down = column.number(high - value), column.number(value - low)
+        return rf" \pm {up}" if up == down else f"^{{+{up}}}_{{-{down}}}"
+    return r"_{\," + interval.replace(NOTHING, r"\cdot") + "}" if interval else ""
+
+
 def _latex_cell(cell: Cell, column: Column, mark: str) -> str:
-    main, interval = cell.main(column), cell.interval(column).replace(NOTHING, r"\cdot")
+    main = cell.main(column)
     if cell.is_number and cell.text is None:
         number = rf"\mathbf{{{main}}}" if cell.best else main
-        return f"${number}" + (rf"_{{\,{interval}}}" if interval else "") + f"${mark}"
+        return f"${number}{_reach(cell, column)}${mark}"
     return (rf"\textbf{{{_latex(main)}}}" if cell.best else _latex(main)) + mark
 
 
 def to_latex(table: Table) -> str:
-    r"""A `table` float (needs `booktabs`): the best bold, intervals as subscripts, unranked rows below a rule."""
+    r"""A `table` float: the best bold, intervals with ±, unranked rows below a rule; scaled down where it is too wide.
+
+    Its first line is a comment that names the packages that the document must load.
+    """
     marks = table.footnotes()
 
     def line(row: Row) -> str:
@@ -72,8 +95,9 @@ def to_latex(table: Table) -> str:
     caption = ". ".join(_latex(text) for text in (table.title, table.caption) if text)
     beneath = [(rf"\textsuperscript{{{mark}}} " if mark else "") + _latex(text) for mark, text in remarks(table)]
     return "\n".join(
-        [r"\begin{table}[t]", r"\centering", rf"\caption{{{caption}}}"]
-        + [rf"\begin{{tabular}}{{@{{}}{form}@{{}}}}", r"\toprule", header, *body, r"\bottomrule", r"\end{tabular}"]
+        [f"% {PACKAGES}", r"\begin{table}[t]", r"\centering", rf"\caption{{{caption}}}"]
+        + [r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"]
+        + [rf"\begin{{tabular}}{{@{{}}{form}@{{}}}}", r"\toprule", header, *body, r"\bottomrule", r"\end{tabular}}"]
         + [rf"\par\smallskip{{\footnotesize {remark}\par}}" for remark in beneath]
         + [r"\end{table}", ""]
     )

@@ -131,18 +131,20 @@ def test_json_comes_back() -> None:
 
 
 def test_latex() -> None:
-    lines = to_latex(TABLE).splitlines()
-    assert lines[:4] == [
+    needs, *lines = to_latex(TABLE).splitlines()
+    assert needs == r"% \usepackage{booktabs,graphicx}"
+    assert lines[:5] == [
         *[r"\begin{table}[t]", r"\centering", r"\caption{Who is in?. Lower $\pm$ better}"],
+        r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
         r"\begin{tabular}{@{}lrrl@{}}",
     ]
-    assert lines[4:15] == [
+    assert lines[5:16] == [
         *[r"\toprule", r"Defense & AUC $\downarrow$ & Accuracy (\%) $\uparrow$ & Proven $\varepsilon$ \\", r"\midrule"],
         r"\multicolumn{4}{l}{\textit{CIFAR \& co}} \\",
-        r"mp\_dp & $\mathbf{0.512}_{\,[0.490, 0.530]}$ & $\mathbf{61.0}$ & \textendash{} \\",
+        r"mp\_dp & $\mathbf{0.512}^{+0.018}_{-0.022}$ & $\mathbf{61.0}$ & \textendash{} \\",
         r"pile & $0.600$ & $\mathbf{61.0}$ & \textendash{}\textsuperscript{1} \\",
         *[r"\midrule", r"ldp\textsuperscript{1} & $\leq$ prior & \textendash{} & \textendash{} \\"],
-        *[r"\bottomrule", r"\end{tabular}", r"\par\smallskip{\footnotesize \textsuperscript{1} 50 \% lost\par}"],
+        *[r"\bottomrule", r"\end{tabular}}", r"\par\smallskip{\footnotesize \textsuperscript{1} 50 \% lost\par}"],
     ]
     assert lines[-1] == r"\end{table}"
 
@@ -150,7 +152,11 @@ def test_latex() -> None:
 @given(st.text(max_size=30) | st.just(HOSTILE) | st.text(alphabet='＼％｛｝＄[]*-–≤ετ̄ß²\\{}$&#^_~%|<>`"', max_size=12))
 @settings(max_examples=100)
 def test_no_text_breaks_latex(text: str) -> None:
-    latex = to_latex(poisoned(text))
+    needs, latex = to_latex(poisoned(text)).split("\n", 1)
+    assert needs.startswith("% ")
+    frame_line = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"
+    assert latex.count(frame_line) == 1
+    latex = latex.replace(frame_line, "{")
     bare = re.sub(r"\\[&%$#_{}\\,]", "", latex)  # escaped signs, and the ends of lines
     assert bare.count("{") == bare.count("}")
     assert bare.count("$") % 2 == 0
@@ -161,6 +167,22 @@ def test_no_text_breaks_latex(text: str) -> None:
     signs = re.findall(r"\\([A-Za-z]+)", " ".join(_LATEX.values()))
     assert set(re.findall(r"\\([A-Za-z]+)", latex.replace(r"\\", ""))) <= {*frame, *signs}
     assert all(line.count("&") - line.count(r"\&") in (0, 1) for line in latex.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("cell", "shown"),
+    [
+        (Cell(0.5, 0.4, 0.6), r"$0.50 \pm 0.10$"),
+        (Cell(0.5, 0.4, 0.604), r"$0.50 \pm 0.10$"),  # as far both ways to the shown digits
+        (Cell(0.5, 0.2, 0.6), "$0.50^{+0.10}_{-0.30}$"),
+        (Cell(0.5, None, 0.6), r"$0.50_{\,[\cdot, 0.60]}$"),
+        (Cell(0.5, 0.6, 0.7), r"$0.50_{\,[0.60, 0.70]}$"),
+        (Cell(0.5, 0.4, 0.6, best=True), r"$\mathbf{0.50} \pm 0.10$"),
+        (Cell(0.5, 0.4, 0.6, text="≤ prior", best=True), r"\textbf{$\leq$ prior}"),
+    ],
+)
+def test_latex_intervals(cell: Cell, shown: str) -> None:
+    assert f"{shown} \\\\" in to_latex(Table("T", (Column("k", "K"),), (Row({"k": cell}),))).splitlines()
 
 
 def test_latex_knows_its_traps() -> None:

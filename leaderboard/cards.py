@@ -1,0 +1,198 @@
+"""A card a defense: what it claims in its own words, what every threat found, and what it costs.
+
+The verdicts follow one rule a goal, for all defenses alike, whatever a defense claims; which threats a claim is about,
+its words say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import NamedTuple
+
+from core.seeds import natural_order
+from leaderboard.audits import REFUTED, STANDS
+from leaderboard.charts import PRIMARY
+from leaderboard.phases import Setting, seconds_a_round, timed_trainings
+from leaderboard.record import Record, TrainingSummary
+from leaderboard.table import Cell, Column, Row
+from leaderboard.tables import Board, place_of, unanswered
+
+HELD, BROKEN, NOT_SHOWN, NOT_ASKED = "held", "did not hold", "not shown", "not asked"
+NO_CLAIM = "no claim"
+#: a stolen model that agrees with the true one on more of the test records than this (%) is more than nothing
+MOST_RECORDS = 50.0
+
+
+class Finding(NamedTuple):
+    """What was found under one threat: the worst attack (with its record), its score in words, the verdict and why."""
+
+    goal: str
+    threat: str
+    attack: Cell | None
+    score: str
+    verdict: str
+    why: str = ""
+
+    @property
+    def style(self) -> str:
+        """The verdict as the name of a class."""
+        return self.verdict.replace(" ", "-")
+
+
+@dataclass(frozen=True)
+class Card:
+    """A defense on a data set: `name` is the plugin's, `label` the suite's; `facts` are accuracy, cost and epsilon."""
+
+    dataset: str
+    label: str
+    name: str
+    claim: str
+    remark: str
+    facts: tuple[tuple[str, str], ...]
+    findings: tuple[Finding, ...]
+
+
+def cards(boards: Sequence[Board], records: Sequence[Record], claims: Mapping[str, str]) -> list[Card]:
+    """The cards of all defenses, by data set; `claims` are the plugins' own sentences, by name."""
+    found = []
+    for dataset in dict.fromkeys(board.place.dataset for board in boards):
+        here = [board for board in boards if board.place.dataset == dataset]
+        mine = [record for record in records if record.cell.training.dataset.label == dataset]
+        labels = natural_order({record.cell.training.defense.label for record in mine})
+        control = here[0].utility.control
+        for label in sorted(labels, key=lambda name: name != control):  # the control first: all others are read by it
+            own = [record for record in mine if record.cell.training.defense.label == label]
+            name = own[0].cell.training.defense.name
+            findings = tuple(_finding(board, label, own) for board in here)
+            facts = (*_utility(here[0], label), *_cost(label, control, mine), *_epsilon(own, here, label))
+            found.append(Card(dataset, label, name, claims.get(name, ""), _own_words(own), facts, findings))
+    return found
+
+
+# --- what was found -----------------------------------------------------------------------------
+
+
+def _finding(board: Board, label: str, own: Sequence[Record]) -> Finding:
+    place = board.place
+    goal = "batch membership" if place.about == "batch" else place.goal
+    asked = [record for record in own if place_of(record) == place]
+    row = next((row for row in board.table.rows if row.cells["defense"].value == label), None)
+    if row is None:
+        return Finding(goal, place.threat, None, "", *_without_score(asked))
+    column = next(column for column in board.table.columns if column.key == PRIMARY[place.goal])
+    cell = row.cells[column.key]
+    return Finding(goal, place.threat, row.cells["attack"], _score(column, cell), *_verdict(board, row, asked))
+
+
+def _score(column: Column, cell: Cell) -> str:
+    shown = " ".join(filter(None, [Cell(cell.value).main(column), column.unit, cell.interval(column)]))
+    return f"{column.title} {shown}"
+
+
+def _without_score(asked: Sequence[Record]) -> tuple[str, str]:
+    """The verdict on a threat under which a defense has no score: who was not attacked at all was not asked."""
+    reasons = [record.reason for record in asked if record.status != "skipped"]
+    if reasons:
+        return NOT_SHOWN, reasons[0] or "no attack gave a score"
+    return NOT_ASKED, asked[0].reason if asked else ""
+
+
+def _verdict(board: Board, row: Row, asked: Sequence[Record]) -> tuple[str, str]:
+    """Whether the defense held, and why that is not known where it is not."""
+    if board.place.goal == "audit":
+        return {REFUTED: (BROKEN, ""), STANDS: (HELD, "")}.get(str(row.cells["verdict"].value), (NO_CLAIM, ""))
+    if not board.valid:
+        return NOT_SHOWN, "the control does not break here, or there is no generalisation gap"
+    if _leaks(board, row):
+        return BROKEN, ""
+    missing = unanswered(asked)  # silence is not a win
+    return (NOT_SHOWN, missing) if missing else (HELD, "")
+
+
+def _leaks(board: Board, row: Row) -> bool:
+    """Whether the worst attack's interval lies above what guessing gives."""
+    if board.place.goal == "membership":
+        return _above(row.cells["auc"], 0.5)
+    if board.place.goal == "extraction":
+        return _above(row.cells["fidelity"], MOST_RECORDS)
+    evidence = next(found for found in board.rows if found.defense == row.cells["defense"].value)
+    chance = 100 / (evidence.reported.records[0].cell.decoys + 1)
+    return row.cells["excess"].text is None or _above(row.cells["identified"], chance)
+
+
+def _above(cell: Cell, level: float) -> bool:
+    return cell.low is not None and cell.low > level
+
+
+# --- facts --------------------------------------------------------------------------------------
+
+
+def _utility(board: Board, label: str) -> list[tuple[str, str]]:
+    """Accuracy, beside the control's."""
+    utility = board.utility
+    if label not in utility.accuracy:
+        return [("accuracy", "not known: its training did not finish")]
+    shown = f"{100 * utility.accuracy[label]:.1f} %"
+    if label != utility.control and utility.control in utility.accuracy:
+        points = 100 * (utility.accuracy[label] - utility.accuracy[utility.control])
+        shown += f" ({points:+.1f} points against {utility.control})".replace("-", "−")
+    return [("accuracy", shown + ("" if utility.passes(label) else "; not ranked: below the gate"))]
+
+
+def _cost(label: str, control: str, records: Sequence[Record]) -> list[tuple[str, str]]:
+    """CPU seconds and bytes a round, in each setting in which the defense was trained."""
+    facts: list[tuple[str, str]] = []
+    found = {setting: all_ for setting, all_ in timed_trainings(records).items() if label in all_}
+    for setting, trainings in found.items():
+        where = "" if len(found) == 1 else f" ({_short(setting, found)})"
+        total, base = (_total(trainings.get(name, [])) for name in (label, control))
+        if total is None:
+            facts.append((f"CPU a round{where}", "not known: its cryptography was neither done nor timed"))
+        else:
+            times = f", {total / base:.3g} times {control}'s" if base and label != control else ""
+            facts.append((f"CPU a round{where}", f"{total:.3g} s{times}"))
+        sent = fmean(sum(one.bytes_by_kind.values()) / max(1, one.client_rounds) for one in trainings[label])
+        facts.append((f"sent a client and round{where}", f"{sent / 1e6:.3g} MB"))
+    return facts
+
+
+def _short(setting: Setting, among: Mapping[Setting, object]) -> str:
+    """What tells one setting from the others."""
+    models = len({other.model for other in among}) > 1
+    return ", ".join(filter(None, [setting.model if models else "", f"K = {setting.clients}"]))
+
+
+def _total(trainings: Sequence[TrainingSummary]) -> float | None:
+    if not trainings:
+        return None
+    found = seconds_a_round(trainings)
+    return found.get("total (extrapolated)", found.get("total"))
+
+
+def _claims(own: Sequence[Record]) -> Mapping[str, object]:
+    return next((r.training.claims for r in own if r.training is not None and not r.cell.training.active), {})
+
+
+def _epsilon(own: Sequence[Record], boards: Sequence[Board], label: str) -> list[tuple[str, str]]:
+    """The claimed epsilon, what it composes to, and what an audit proves under each threat."""
+    claims = _claims(own)
+    facts = []
+    claimed, composed = (claims.get(key) for key in ("epsilon_claimed", "epsilon_total_if_gaussian"))
+    if isinstance(claimed, (int, float)):
+        span = "of the whole training" if claims.get("mode") == "corrected" else "of a round"
+        facts.append(("ε claimed", f"{claimed:g} {span}"))
+    if isinstance(composed, (int, float)):
+        facts.append(("ε composed", f"{composed:.3g} over the training, if its noise were Gaussian"))
+    for board in boards:
+        rows = [row for row in board.table.rows if row.cells["defense"].value == label]
+        if board.place.goal == "audit" and rows and rows[0].cells["audited"].is_number:
+            facts.append(("ε audited", f"at least {rows[0].cells['audited'].value:.2f} a round ({board.place.threat})"))
+    return facts
+
+
+def _own_words(own: Sequence[Record]) -> str:
+    """Why its epsilon does not hold, where the defense's own code says so."""
+    claims = _claims(own)
+    return str(claims.get("reason", "")) if claims.get("dp_holds") is False else ""
