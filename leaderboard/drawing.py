@@ -39,12 +39,11 @@ class Look:
     line: str
     accent: str
     alarm: str
-    keys: str
     lightness: float
 
 
-LIGHT = Look("#ffffff", "#1d2529", "#5a656b", "#dedbd0", "#0b6473", "#a33a1c", "#b08900", 0.45)
-DARK = Look("#191f23", "#e4e6e3", "#9eaab0", "#303a40", "#6cc6d4", "#f0977a", "#e3c06a", 0.68)
+LIGHT = Look("#ffffff", "#1d2529", "#5a656b", "#dedbd0", "#0b6473", "#a33a1c", 0.45)
+DARK = Look("#191f23", "#e4e6e3", "#9eaab0", "#303a40", "#6cc6d4", "#f0977a", 0.68)
 
 
 def draw(chart: Chart, look: Look) -> tuple[bytes, tuple[int, int]]:
@@ -110,7 +109,7 @@ def legend_beside(paper: Paper, handles: Sequence[Artist], room: float) -> None:
 def _trade_off(chart: TradeOff, look: Look) -> Paper:
     across = min(2, len(chart.planes))
     down = -(-len(chart.planes) // across)
-    width, legend = 3.7 * across + 1.9, 1.8
+    width, legend = 3.7 * across + 2.3, 2.2
     paper = Paper(figsize=(width, max(3.3 * down, 0.23 * len(chart.defenses) + 1.4)), layout=beside(legend / width))
     styles = styles_of(chart.defenses, look)
     for index, plane in enumerate(chart.planes):

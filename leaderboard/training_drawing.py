@@ -12,7 +12,8 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import NullFormatter
 
 from leaderboard.drawing import Look, beside, drawing_of, label, legend_beside, reach, styles_of
-from leaderboard.training_charts import Bar, PhaseBars, Spending
+from leaderboard.phases import PHASES
+from leaderboard.training_charts import OTHER, Bar, PhaseBars, Spending
 
 FLOOR = 1e-3  # seconds: the least total that the axis reaches down to
 
@@ -39,8 +40,8 @@ def _spending(chart: Spending, look: Look) -> Paper:
     budgets = sorted({point.epsilon for curve in chart.curves for point in curve.points})
     axes.set(xscale="log", ylim=(0, 102), xlabel="ε claimed", ylabel="accuracy (%)")
     if len(budgets) <= 8:
-        axes.set_xticks(budgets, [f"{epsilon:g}" for epsilon in budgets])
-        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.set_xticks(budgets)
+    _plain_numbers(axes)
     axes.grid(True, linewidth=0.6)
     axes.set_axisbelow(True)
     sns.despine(ax=axes)
@@ -51,6 +52,12 @@ def _spending(chart: Spending, look: Look) -> Paper:
     return paper
 
 
+def _plain_numbers(axes: Any) -> None:
+    """Numbers on a logarithmic axis as they are: powers would need the formulas that are switched off."""
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.xaxis.set_minor_formatter(NullFormatter())
+
+
 @drawing_of.register
 def _phase_bars(chart: PhaseBars, look: Look) -> Paper:
     """Shares that can be stacked, beside totals that differ by orders of magnitude."""
@@ -58,7 +65,7 @@ def _phase_bars(chart: PhaseBars, look: Look) -> Paper:
     height = max(1.2 + 0.34 * len(chart.bars), 1.0 + 0.22 * len(chart.phases))
     paper = Paper(figsize=(width, height), layout=beside(legend / width))
     shares, totals = paper.subplots(1, 2, sharey=True, width_ratios=(3, 2))
-    colours = _colours([key for key, _ in chart.phases], look)
+    colours = _colours(look)
     for y, bar in enumerate(chart.bars):
         _draw_shares(shares, y, bar, [key for key, _ in chart.phases], colours, look)
         if bar.total is None:
@@ -72,6 +79,7 @@ def _phase_bars(chart: PhaseBars, look: Look) -> Paper:
     known = [bar.total for bar in chart.bars if bar.total]
     totals.set(xscale="log", xlabel="seconds a round, logarithmic")
     totals.set_xlim(min([FLOOR, *known]), 12 * max([10 * FLOOR, *known]))  # room for the number at the longest
+    _plain_numbers(totals)
     totals.grid(True, axis="x", linewidth=0.6)
     shares.set(xlim=(0, 100), xlabel="share of a round (%)", ylim=(len(chart.bars) - 0.4, -0.6))
     shares.set_yticks(range(len(chart.bars)), [label(bar.defense) for bar in chart.bars])
@@ -101,16 +109,13 @@ def _draw_shares(axes: Any, y: int, bar: Bar, phases: Sequence[str], colours: di
             left += share
 
 
-def _colours(phases: Sequence[str], look: Look) -> dict[str, Any]:
-    """A colour of its own for each role, in shades by phase."""
-    found: dict[str, Any] = {}
-    for role, colour in (("server", look.accent), ("client", look.alarm)):
-        mine = [phase for phase in phases if phase.startswith(f"{role}/")]
-        shades = sns.blend_palette([colour, _towards(colour, look.paper)], max(len(mine), 1))
-        found |= dict(zip(mine, shades, strict=False))
-    return {phase: found.get(phase, look.soft if phase == "other" else look.keys) for phase in phases}
-
-
-def _towards(colour: str, paper: str) -> Any:
-    """A colour most of the way to the paper's."""
-    return sns.blend_palette([colour, paper], 10)[7]
+def _colours(look: Look) -> dict[str, Any]:
+    """A colour for every phase, the same in all charts: clients warm, keys green, the server from teal to violet."""
+    wheel = sns.husl_palette(14, l=look.lightness, s=0.8)
+    places = {"client": 0, "keys": 5, "server": 7}
+    found: dict[str, Any] = {OTHER[0]: look.soft}
+    for phase, _ in PHASES:
+        role = phase.partition("/")[0]
+        found[phase] = wheel[places[role]]
+        places[role] += 1
+    return found

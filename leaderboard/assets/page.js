@@ -98,7 +98,8 @@
         if (title && some(all("tr", body))) { title.hidden = false; }
       });
       var rows = all("tbody.ranked tr, tbody.muted tr", table);
-      table.closest(".board").hidden = rows.length > 0 && !some(rows);
+      var board = table.closest(".board");
+      board.hidden = rows.length ? !some(rows) : !chosen(board.dataset);
     });
     all(".group").forEach(function (group) { group.hidden = !some(all(".shot", group)); });
   }
@@ -107,21 +108,24 @@
   var input = document.getElementById("filter");
   var choices = all("select.facet");
 
+  // what is not of one data set, goal or threat fits them all
+  function chosen(facets) {
+    return choices.every(function (choice) {
+      var own = facets[choice.dataset.facet];
+      return choice.value === "" || own === undefined || own === choice.value;
+    });
+  }
+
   function filter() {
     var words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
-    var chosen = choices.filter(function (choice) { return choice.value !== ""; });
     var left = 0;
     items.forEach(function (item) {
-      var fits = words.every(function (word) { return item.text.includes(word); });
-      fits = fits && chosen.every(function (choice) {
-        var own = item.facets[choice.dataset.facet];
-        return own === undefined || own === choice.value;
-      });
+      var fits = chosen(item.facets) && words.every(function (word) { return item.text.includes(word); });
       item.element.hidden = !fits;
       left += fits ? 1 : 0;
     });
     hideEmpty();
-    document.getElementById("matches").textContent = words.length || chosen.length ? left + " of " + items.length : "";
+    document.getElementById("matches").textContent = left < items.length ? left + " of " + items.length : "";
   }
 
   function clear() {
