@@ -112,11 +112,11 @@ def _verdict(board: Board, row: Row, asked: Sequence[Record]) -> tuple[str, str]
 
 
 def _leaks(board: Board, row: Row) -> bool:
-    """Whether the worst attack's interval lies above what guessing gives."""
+    """Whether the worst attack did better than guessing; by its interval, where it is known what guessing gives."""
     if board.place.goal == "membership":
         return _above(row.cells["auc"], 0.5)
     if board.place.goal == "extraction":
-        return _above(row.cells["fidelity"], MOST_RECORDS)
+        return float(row.cells["fidelity"].value or 0) > MOST_RECORDS
     evidence = next(found for found in board.rows if found.defense == row.cells["defense"].value)
     chance = 100 / (evidence.reported.records[0].cell.decoys + 1)
     return row.cells["excess"].text is None or _above(row.cells["identified"], chance)

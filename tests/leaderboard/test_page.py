@@ -210,7 +210,7 @@ def test_the_picture_table_stands_in_the_pictures_in_a_frame_that_scrolls(tmp_pa
     page = write(tmp_path, [record("a"), record("b", moment="last")])
     check(page, tmp_path)
     section = page.source.split('id="pictures"')[1].split('id="records"')[0]
-    drawn = [image for image in page.all("img") if image["src"].startswith("figures/")]
+    drawn = [image for image in page.all("img") if image["src"].startswith("figures/pictures-")]
     assert [image["src"] for image in drawn] == [f"figures/pictures-mp-dp-server-{m}.png" for m in ("first", "last")]
     for image in drawn:
         assert (tmp_path / image["src"]).read_bytes().startswith(b"\x89PNG")
@@ -219,7 +219,7 @@ def test_the_picture_table_stands_in_the_pictures_in_a_frame_that_scrolls(tmp_pa
     assert len(page.all("section", "picture-table")) == section.count('<div class="scroll"') == 2
     write(tmp_path, [record("m", goal="membership")])
     assert "picture-table" not in (tmp_path / "index.html").read_text()
-    assert not list((tmp_path / "figures").iterdir())
+    assert not list((tmp_path / "figures").glob("pictures-*"))
 
 
 def test_one_picture_stands_for_all_seeds_and_the_rest_is_in_the_records(tmp_path: Path) -> None:
