@@ -46,9 +46,10 @@ def record_problem(knowledge: Knowledge, parts: CleanParts) -> Matched:
     """Phi and Psi of one record, as one gradient.
 
     Label and clipping factor k being known (`_psi`), so are alpha, h and e, hence the gradients of alpha itself
-    (from Phi) and of y . d = (Psi_d / k - (e . d) grad alpha) / alpha. V1 has them for every class: the true gradient
-    sum_c e_c grad y_c follows. V2 has one direction: the network with the two outputs alpha (target 0) and y . d
-    (target onehot . d) is matched, both with last weights as long as the true ones.
+    (from Phi) and of y . d = (Psi_d / k - (e . d) grad alpha) / alpha. Matched is a network with the outputs alpha
+    (target 0) and y . d (target onehot . d) for every direction d, all with last weights as long as the true ones: V2
+    has one d. V1 has every class, and with them the true gradient sum_c e_c grad y_c; but that alone tells little once
+    the model has learned the record (e is small, and the image stays at the level of a guess: docs/adaptive.md).
     """
     features = features_of(parts)
     settled = settle(
@@ -58,19 +59,14 @@ def record_problem(knowledge: Knowledge, parts: CleanParts) -> Matched:
         by_auxiliary(knowledge.task, parts, features, knowledge.auxiliary),
     )
     unclipped = _Unclipped(parts, features, settled)
-    if len(parts.directions) > 1:
-        return unclipped.problem(parts.weight, parts.bias, unclipped.residual, unclipped.of_logits)
-    row = parts.directions @ parts.weight
-    first, second = _length(parts, parts.head), _length(parts, row[0])
-    lengths = torch.stack([first, second])
-    weights = lengths[:, None] * torch.cat([parts.head[None], row])
-    biases = lengths * torch.cat([row.new_zeros(1), parts.directions @ parts.bias])
-    errors = lengths * torch.cat([unclipped.alpha[None], parts.directions @ unclipped.residual])
-    slopes = {
-        n: lengths.view(-1, *[1] * g.ndim) * torch.cat([g[None], unclipped.of_logits[n]])
-        for n, g in unclipped.of_alpha.items()
-    }
-    return unclipped.problem(weights, biases, errors, slopes)
+    rows, slopes = parts.directions @ parts.weight, unclipped.of_logits
+    offsets, along = parts.directions @ parts.bias, parts.directions @ unclipped.residual
+    lengths = torch.cat([_length(parts, parts.head)[None], _length(parts, rows).expand(len(rows))])
+    weights = lengths[:, None] * torch.cat([parts.head[None], rows])
+    biases = lengths * torch.cat([rows.new_zeros(1), offsets])
+    errors = lengths * torch.cat([unclipped.alpha[None], along])
+    both = {n: lengths.view(-1, *[1] * g.ndim) * torch.cat([g[None], slopes[n]]) for n, g in unclipped.of_alpha.items()}
+    return unclipped.problem(weights, biases, errors, both)
 
 
 class _Unclipped:
@@ -101,7 +97,7 @@ class _Unclipped:
         return Matched(Inversion(model, Gradient(gradient, 1, 1), None), targets[None])
 
 
-def _length(parts: CleanParts, row: Tensor) -> Tensor:
-    """What makes a row of last weights as long as the true ones are on average."""
-    found: Tensor = parts.weight.norm(dim=1).mean() / row.norm().clamp(min=1e-300)
+def _length(parts: CleanParts, rows: Tensor) -> Tensor:
+    """What makes rows (..., features) of last weights as long, on average, as the true ones are."""
+    found: Tensor = parts.weight.norm(dim=1).mean() / rows.norm(dim=-1).mean().clamp(min=1e-300)
     return found
