@@ -84,13 +84,8 @@ FAULTY_MEMBERSHIP = {
     "unsupported": "raise Unsupported('it needs two models')",
     "opens-run": "open(RUN_FOLDER + '/run.json').read(); return good",
     "reads-data": "from datasets.digits import Digits; Digits().read(); return good",
-    # 64 MiB at a time, and no more than 4 GiB where nobody stops it
-    "hungry": """
-        held = []
-        while len(held) < 64:
-            held.append(torch.ones(2**24))
-            time.sleep(0.02)
-        return good""",
+    # 3 GiB in pieces, held until somebody comes
+    "hungry": "held = [torch.ones(2**26) for _ in range(12)]; time.sleep(60); return good",
     "sleeps": """
         while True:
             with open(HEARTBEAT, 'a') as file:

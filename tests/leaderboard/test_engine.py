@@ -275,7 +275,9 @@ class Deadly(nn.Linear):
     def __init__(self, shape, classes):
         super().__init__(shape[0] * shape[1] * shape[2], classes)
     def forward(self, images):
-        os._exit(9)
+        if images.any():  # the plan tries it on zeros
+            os._exit(9)
+        return super().forward(images.flatten(1))
 """
 
 

@@ -26,7 +26,13 @@ def start(suite: Path, folder: Path, *options: str) -> subprocess.Popen[str]:
         text=True,
         start_new_session=True,
         cwd=folder.parent,
+        preexec_fn=_heed_ctrl_c,
     )
+
+
+def _heed_ctrl_c() -> None:
+    """Tests that run in the background of a shell ignore Ctrl-C, and so would all that they start."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def finished(folder: Path) -> list[Path]:
