@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TORCH_INDEX ?=
 TORCH_PIN := $(shell sed -n 's/^torch==/torch==/p' requirements.txt)
 
-.PHONY: run test lint clean clean-cache help
+.PHONY: run test lint audit-deps clean clean-cache help
 
 run: $(VENV)/.installed  ## set up and run the suite `quick`: a table and a page
 	$(BIN)/python run_benchmark.py
@@ -18,6 +18,11 @@ lint: $(VENV)/.installed-dev  ## ruff (check and format) and mypy --strict
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy .
+
+audit-deps:  ## look for known vulnerabilities of the pinned packages; needs the network (docs/security.md)
+	$(PYTHON) -m venv .cache/audit
+	.cache/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit==2.10.1
+	.cache/audit/bin/pip-audit --strict --disable-pip --no-deps -r requirements.txt -r requirements-dev.txt
 
 clean:  ## remove the environment and caches (runs/ stays)
 	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
