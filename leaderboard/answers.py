@@ -28,6 +28,9 @@ from federation.task import task_of
 from leaderboard.record import Cost
 from leaderboard.sandbox import Answer, AttackFailed, AttackTask
 
+#: what goes into a record beside the scores; a record that is too large to be read would spoil more than its cell
+MOST_REMARKS, LONGEST_REMARK = 1000, 2000
+
 
 def check_answer(answer: Answer, task: AttackTask, public: Public) -> None:
     """Refuse an answer of the wrong form: shapes, counts, types, non-finite scores and diagnostics."""
@@ -41,8 +44,10 @@ def check_answer(answer: Answer, task: AttackTask, public: Public) -> None:
         _check_ratios(answer)
     else:
         raise AttackFailed(f"the attack must return an answer to its task; given: {type(answer).__name__}")
-    if not all(isinstance(flag, str) for flag in answer.flags):
-        raise AttackFailed(f"flags must be texts; given: {answer.flags!r:.80}")
+    if len(answer.flags) > MOST_REMARKS or len(answer.diagnostics) > MOST_REMARKS:
+        raise AttackFailed(f"at most {MOST_REMARKS} flags and diagnostics are kept")
+    if not all(isinstance(flag, str) and len(flag) <= LONGEST_REMARK for flag in answer.flags):
+        raise AttackFailed(f"flags must be texts of at most {LONGEST_REMARK} characters")
     for name, value in answer.diagnostics.items():
         if not isinstance(name, str) or not isinstance(value, int | float) or not math.isfinite(value):
             raise AttackFailed(f"diagnostics must be finite numbers by name; given: {name!r:.40}: {value!r:.40}")

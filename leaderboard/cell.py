@@ -18,6 +18,7 @@ from leaderboard.provenance import provenance
 from leaderboard.record import Cost, Record
 from leaderboard.sandbox import Answer, AttackFailed, Cage, run_attack
 from leaderboard.scoring import score
+from leaderboard.soundness import unsound
 from leaderboard.training import load_public, load_summary
 
 
@@ -46,7 +47,10 @@ def _compute(job: Job, cage: Cage, log: Path) -> Record:
         answer, cost = _answer(job, cage, log)
         scored = score(job, answer)
         late = _stopped(answer)
-        return Record(**base, status="timeout" if late else "ok", reason=late, cost=cost, **scored)
+        record = Record(**base, status="timeout" if late else "ok", reason=late, cost=cost, **scored)
+        if broken := next(unsound(record), ""):  # no table can be made of it, nor of its neighbours beside it
+            raise AttackFailed(f"nothing sound came out: {broken}")
+        return record
     except Unsupported as reason:
         return Record(**base, status="skipped", reason=_line(str(reason)))
     except AttackFailed as failure:

@@ -153,7 +153,10 @@ class Engine:
     def _settle(self, job: Job, status: Status, reason: str) -> None:
         """Write the record of a cell that could not write its own."""
         assert job.cell is not None
-        summary = load_summary(job.training_folder) if job.training_folder.is_dir() else None
+        try:
+            summary = load_summary(job.training_folder) if job.training_folder.is_dir() else None
+        except (OSError, ValueError):  # a damaged training costs its own cells, not the run
+            summary = None
         record = Record(
             key=job.key,
             ingredients=job.ingredients,

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+from contextlib import suppress
 from functools import cache
 from multiprocessing.context import BaseContext
 from pathlib import Path
@@ -47,7 +48,12 @@ def one_thread() -> None:
 
 
 def obey_engine() -> None:
-    """End when the engine ends, even if it was killed, and leave Ctrl-C to it: it ends the others itself."""
+    """End when the engine ends, even if it was killed, and leave Ctrl-C to it: it ends the others itself.
+
+    A group of its own lets the engine end what a plugin forked, too.
+    """
+    with suppress(PermissionError):  # the leader of a session has one already
+        os.setpgid(0, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_die_with_engine, daemon=True).start()
 

@@ -83,6 +83,8 @@ class Errand:
     portions: Iterable[AuditTask] = ()
 
 
+#: what Python tells of files before it touches them
+WATCHED = ("open", "os.listdir", "os.scandir", "os.remove", "os.rename", "os.rmdir", "os.truncate", "shutil.rmtree")
 _opened: set[str] | None = None
 _forbidden: tuple[str, ...] = ()
 _caught = ""  # what a forbidden opening said; an attack that swallows the error fails all the same
@@ -90,7 +92,7 @@ _caught = ""  # what a forbidden opening said; an attack that swallows the error
 
 def _audit(event: str, arguments: tuple[Any, ...]) -> None:
     """Python's audit hook: notes opened files while `opened_files` runs, refuses forbidden ones during an attack."""
-    watched = event in ("open", "os.listdir", "os.scandir") and isinstance(arguments[0], str | bytes)
+    watched = event in WATCHED and isinstance(arguments[0], str | bytes)
     if not watched or (_opened is None and not _forbidden):
         return
     path = os.path.realpath(os.fsdecode(arguments[0]))

@@ -42,9 +42,11 @@ class Started(Running):
         return sum(resident(process.pid or 0) for process in (self.process, self.attack) if process is not None)
 
     def end(self) -> None:
-        """End the process and, with it, its attack's; both are gone when this returns."""
+        """End the process and, with it, its attack's, and whatever they forked; all are gone when this returns."""
         for process in (self.process, self.attack):
             if process is not None and process.pid is not None:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, signal.SIGKILL)
                 process.kill()
                 process.join()
                 if process.exitcode == ORPHANED:

@@ -34,7 +34,7 @@ class Scaled(Defense):
         return {name: value * FACTOR for name, value in gradient.items()}
 """
 
-#: one raises in its first round, the other kills its process
+#: one raises in its first round, another kills its process, others leave, recurse or send nonsense
 BROKEN_DEFENSE = """
 import os
 from typing import ClassVar
@@ -46,11 +46,47 @@ class Broken(Defense):
     def protect(self, me, gradient):
         raise RuntimeError("the key has expired")
 
+class Leaving(Defense):
+    '''Leaves as if all were well.'''
+    name: ClassVar[str] = "leaving"
+    def protect(self, me, gradient):
+        raise SystemExit(0)
+
+class Recursing(Defense):
+    '''Never comes back from itself.'''
+    name: ClassVar[str] = "recursing"
+    def protect(self, me, gradient):
+        return self.protect(me, gradient)
+
+class Misshapen(Defense):
+    '''Sends something else than a gradient.'''
+    name: ClassVar[str] = "misshapen"
+    def protect(self, me, gradient):
+        return {name: value.flatten()[:-1] for name, value in gradient.items()}
+
 class Dying(Defense):
     '''Ends its process in training.'''
     name: ClassVar[str] = "dying"
     def protect(self, me, gradient):
         os._exit(5)
+"""
+
+#: sends no numbers, talks, closes its output and forks, and still gives a model of a kind
+UNRULY_DEFENSE = """
+import os
+from typing import ClassVar
+from defenses.base import Defense
+
+class Unruly(Defense):
+    '''Does everything but fail.'''
+    name: ClassVar[str] = "unruly"
+    def protect(self, me, gradient):
+        if me.name == "client:0" and me.occasion.round == 0 and me.occasion.kind == "train":
+            print("noise " * 100_000, flush=True)
+            os.close(1)
+            if os.fork() == 0:
+                os._exit(0)
+        return {name: value * float("nan") for name, value in gradient.items()}
 """
 
 #: never ends its training
@@ -77,6 +113,20 @@ FAULTY_MEMBERSHIP = {
     "nan-diagnostic": "return MembershipAnswer(good.scores, good.decisions, diagnostics={'fit': float('nan')})",
     "nothing": "return None",
     "wrong-kind": "return ReconstructionAnswer((torch.zeros(1, 1, 32, 32),) * 2)",
+    "huge-scores": "return MembershipAnswer(torch.full((n,), 1e200, dtype=torch.double), good.decisions)",
+    "huge-flag": "return MembershipAnswer(good.scores, good.decisions, flags=('x' * 60_000_000,))",
+    "recurses": "return self.infer(knowledge, task)",
+    "closes-output": "import sys; sys.stdout.close(); os.close(1); os.close(2); return good",
+    "forks": """
+        if os.fork() == 0:
+            while True:
+                with open(HEARTBEAT + '-fork', 'a') as file:
+                    file.write('.')
+                time.sleep(0.05)
+        time.sleep(1)
+        return good""",
+    "deletes-run": "os.remove(RUN_FOLDER + '/run.json'); return good",
+    "removes-run": "import shutil; shutil.rmtree(RUN_FOLDER, ignore_errors=True); return good",
     "chatty": "print('noise ' * 500_000); return good",
     "exits": "os._exit(0)",
     "killed": "os.kill(os.getpid(), signal.SIGKILL)",

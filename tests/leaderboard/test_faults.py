@@ -20,6 +20,7 @@ from tests.leaderboard.plugin_texts import (
     ENDLESS,
     FAULTY_MEMBERSHIP,
     FAULTY_RECONSTRUCTION,
+    UNRULY_DEFENSE,
     faulty_attacks,
 )
 from tests.leaderboard.runs import Outcome, call, comparable, records, stamps, write_suite
@@ -37,6 +38,13 @@ EXPECTED = {
     "nan-diagnostic": ("failed", "diagnostics must be finite numbers by name; given: 'fit': nan"),
     "nothing": ("failed", "must return a MembershipAnswer; given: NoneType"),
     "wrong-kind": ("failed", "must return a MembershipAnswer; given: ReconstructionAnswer"),
+    "huge-scores": ("failed", "a number in it is beyond 1e+150"),
+    "huge-flag": ("failed", "flags must be texts of at most"),
+    "recurses": ("failed", "RecursionError"),
+    "closes-output": ("ok", ""),
+    "forks": ("ok", ""),
+    "deletes-run": ("failed", "the attack opened run.json, which its view does not hold"),
+    "removes-run": ("failed", "which its view does not hold"),
     "chatty": ("ok", ""),
     "exits": ("failed", "process died"),
     "killed": ("failed", "process died"),
@@ -128,6 +136,15 @@ def test_an_attack_does_not_outlive_its_time(disaster: Disaster) -> None:
 
 
 @pytest.mark.slow
+def test_what_an_attack_forked_does_not_outlive_it(disaster: Disaster) -> None:
+    forked = disaster.heartbeat.with_name("heartbeat-fork")
+    beats = forked.stat().st_size
+    assert beats > 1  # it did run
+    time.sleep(0.5)  # ten beats
+    assert forked.stat().st_size == beats
+
+
+@pytest.mark.slow
 def test_images_that_are_not_numbers_are_scored_and_flagged(disaster: Disaster) -> None:
     record = disaster.record("nan-images")
     assert "2 images held non-finite pixels" in record.flags
@@ -137,12 +154,18 @@ def test_images_that_are_not_numbers_are_scored_and_flagged(disaster: Disaster) 
 
 @pytest.mark.slow
 def test_the_cells_of_a_failed_training_say_why(disaster: Disaster) -> None:
-    reasons = {"broken": "RuntimeError: the key has expired", "dying": "its process died (exit code 5)"}
+    reasons = {
+        "broken": "RuntimeError: the key has expired",
+        "dying": "its process died (exit code 5)",
+        "leaving": "its process died (exit code 0)",
+        "recursing": "RecursionError: maximum recursion depth exceeded",
+        "misshapen": "RuntimeError: ",
+    }
     for defense, reason in reasons.items():
         found = [r for r in records(disaster.folder).values() if r.cell.training.defense.label == defense]
         assert {record.cell.attack.label for record in found} == set(EXPECTED)
         assert {record.status for record in found} == {"failed"}
-        assert {record.reason for record in found} == {f"its training failed: {reason}"}
+        assert all(record.reason.startswith(f"its training failed: {reason}") for record in found)
         assert {record.training for record in found} == {None}
 
 
@@ -178,6 +201,44 @@ def test_a_failed_training_is_retried_when_asked(disaster: Disaster, tmp_path: P
     assert outcome.code == 1
     assert "2 cells, 1 already there" in outcome.began
     assert "failed   training digits / broken" in outcome.err
+
+
+@pytest.mark.slow
+def test_an_unruly_defense_spoils_its_own_row_alone(tmp_path: Path) -> None:
+    (tmp_path / "unruly.py").write_text(UNRULY_DEFENSE)
+    attacks = [{"name": "prior", "threats": ["server"]}, {"name": "loss-threshold", "threats": ["client"]}]
+    suite = write_suite(tmp_path, attacks=attacks, observe={"rounds": ["first"], "targets": 2})
+
+    outcome = call("run", "--suite", suite, "--out", tmp_path / "run", "--plugin", tmp_path / "unruly.py")
+
+    assert "Traceback" not in outcome.out + outcome.err
+    assert "noise" not in outcome.out + outcome.err
+    found = records(tmp_path / "run").values()
+    assert {r.status for r in found if r.cell.training.defense.label == "fedavg"} == {"ok"}
+    mine = [r for r in found if r.cell.training.defense.label == "unruly"]
+    assert len(mine) == 2
+    assert all(r.training is not None and r.training.diverged for r in mine)
+    assert all(r.status in ("ok", "failed", "skipped") and "\n" not in r.reason for r in mine)
+
+
+@pytest.mark.slow
+def test_a_damaged_training_costs_its_own_cells(tmp_path: Path) -> None:
+    attacks = [{"name": "prior", "threats": ["server"]}]
+    defenses = ["fedavg", {"name": "fedavg", "label": "other", "training": {"learning_rate": 0.05}}]
+    suite = write_suite(tmp_path, attacks=attacks, defenses=defenses, observe={"rounds": ["first"], "targets": 2})
+    same = ["run", "--suite", suite, "--out", tmp_path / "run"]
+    assert call(*same).code == 0
+    for path in (tmp_path / "run" / "records").iterdir():
+        path.unlink()
+    job = next(job for job in open_run(tmp_path / "run").jobs if job.training.defense.label == "other")
+    (job.training_folder / "summary.json").write_text("{")
+
+    outcome = call(*same)
+
+    assert outcome.code == 1
+    assert "Traceback" not in outcome.err
+    found = {record.cell.training.defense.label: record.status for record in records(tmp_path / "run").values()}
+    assert found == {"fedavg": "ok", "other": "crashed"}
 
 
 @pytest.mark.slow
