@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from core.errors import UserError
 from leaderboard import cli, commands, publishing
-from tests.fuzz.harness import LONGEST_SENTENCE, RAN, REFUSED, examples, time_limit, writes_only_in
+from tests.fuzz.harness import RAN, REFUSED, examples, time_limit, writes_only_in
 from tests.leaderboard.runs import forget_plugins
 
 COMMANDS = ("run", "list", "table", "report", "show", "new", "check", "compare", "submit", "verify")
@@ -129,7 +130,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(commands, "Engine", stop)
     monkeypatch.setattr(publishing, "Engine", stop)
-    monkeypatch.setattr(commands.subprocess, "run", stop)
+    monkeypatch.setattr(subprocess, "run", stop)
     (tmp_path / "folder").mkdir()
     (tmp_path / "run.json").write_text("{}")
     (tmp_path / "broken.yaml").write_text("name: [")
@@ -173,7 +174,7 @@ def answers(arguments: list[str], desk: Path) -> str:
         assert err.count("\n") == 1, err
         assert err.endswith("\n")
         assert err[:-1].isprintable()
-        assert len(err) <= LONGEST_SENTENCE + 40
+        assert len(err) <= cli.LONGEST_SENTENCE + 40
     return err
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+from argparse import Namespace
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -116,7 +117,7 @@ def test_the_page_of_changed_records(here: Path, good: list[dict[str, Any]], dat
 
     def page() -> None:
         with redirect_stdout(io.StringIO()):
-            commands.report(commands.argparse.Namespace(out=str(folder)))
+            commands.report(Namespace(out=str(folder)))
 
     survives("records: page", page, here / "runs")
     for file in (here / "runs").rglob("index.html"):
@@ -134,7 +135,7 @@ def test_one_record_shown(here: Path, good: list[dict[str, Any]], data: st.DataO
     def show() -> None:
         out = io.StringIO()
         with redirect_stdout(out):
-            commands.show(commands.argparse.Namespace(record=str(path)))
+            commands.show(Namespace(record=str(path)))
         assert "\x1b" not in out.getvalue()
 
     survives("records: show", show, here)
