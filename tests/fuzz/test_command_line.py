@@ -95,7 +95,7 @@ VALUES = (
         "Name",
         "/dev/null",
         "/dev/zero",
-        "/nowhere/at/all",
+        "/proc/nowhere",
         "cpu",
         "cuda",
         "npz:x",
@@ -127,17 +127,19 @@ def stop(*_: Any, **__: Any) -> Any:
 @pytest.fixture
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working folder with files of all kinds, in which no command really computes."""
-    monkeypatch.chdir(tmp_path)
+    desk = tmp_path / "desk"  # `../x` is a place that a user may name
+    desk.mkdir()
+    monkeypatch.chdir(desk)
     monkeypatch.setattr(commands, "Engine", stop)
     monkeypatch.setattr(publishing, "Engine", stop)
     monkeypatch.setattr(subprocess, "run", stop)
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "run.json").write_text("{}")
-    (tmp_path / "broken.yaml").write_text("name: [")
-    (tmp_path / "tiny.yaml").write_text("name: tiny")
+    (desk / "folder").mkdir()
+    (desk / "run.json").write_text("{}")
+    (desk / "broken.yaml").write_text("name: [")
+    (desk / "tiny.yaml").write_text("name: tiny")
     for name, text in PLUGINS.items():
-        (tmp_path / name).write_text(text)
-    return tmp_path
+        (desk / name).write_text(text)
+    return desk
 
 
 def typed(arguments: list[str]) -> tuple[int, str, str]:
@@ -164,7 +166,7 @@ def typed(arguments: list[str]) -> tuple[int, str, str]:
 
 def answers(arguments: list[str], desk: Path) -> str:
     RAN["command line"] += 1
-    with time_limit(), writes_only_in(desk):
+    with time_limit(), writes_only_in(desk.parent):
         code, _, err = typed(arguments)
     assert code in (0, 2), (arguments, code, err)
     assert "Traceback" not in err

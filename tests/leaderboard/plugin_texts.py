@@ -46,6 +46,13 @@ class Broken(Defense):
     def protect(self, me, gradient):
         raise RuntimeError("the key has expired")
 
+class Closing(Defense):
+    '''Takes the log away from its own training.'''
+    name: ClassVar[str] = "closing"
+    def protect(self, me, gradient):
+        os.close(1)
+        return gradient
+
 class Leaving(Defense):
     '''Leaves as if all were well.'''
     name: ClassVar[str] = "leaving"
@@ -71,7 +78,7 @@ class Dying(Defense):
         os._exit(5)
 """
 
-#: sends no numbers, talks, closes its output and forks, and still gives a model of a kind
+#: sends no numbers, talks and forks, and still gives a model of a kind
 UNRULY_DEFENSE = """
 import os
 from typing import ClassVar
@@ -83,7 +90,6 @@ class Unruly(Defense):
     def protect(self, me, gradient):
         if me.name == "client:0" and me.occasion.round == 0 and me.occasion.kind == "train":
             print("noise " * 100_000, flush=True)
-            os.close(1)
             if os.fork() == 0:
                 os._exit(0)
         return {name: value * float("nan") for name, value in gradient.items()}

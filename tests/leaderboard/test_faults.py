@@ -157,6 +157,7 @@ def test_the_cells_of_a_failed_training_say_why(disaster: Disaster) -> None:
     reasons = {
         "broken": "RuntimeError: the key has expired",
         "dying": "its process died (exit code 5)",
+        "closing": "OSError: [Errno 9] Bad file descriptor",
         "leaving": "its process died (exit code 0)",
         "recursing": "RecursionError: maximum recursion depth exceeded",
         "misshapen": "RuntimeError: ",
