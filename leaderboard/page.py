@@ -28,8 +28,9 @@ from leaderboard.record import Record
 from leaderboard.render import to_html
 from leaderboard.render.shared import plain
 from leaderboard.roc import Curve, record_curve
+from leaderboard.soundness import GOALS
 from leaderboard.table import NOTHING, Table
-from leaderboard.tables import GOALS, Board
+from leaderboard.tables import Board
 from leaderboard.training_charts import training_charts
 
 ASSETS = Path(__file__).parent / "assets"

@@ -76,7 +76,7 @@ def publish(folder: Path, records: list[Any], **settings: Any) -> Path:
 def finished_run(plan: Plan) -> Path:
     """The folder of a run of this plan in which every record is there."""
     folder = Path(plan.cells[0].run)
-    save_run(folder, plan)
+    save_run(folder, plan, {})
     for job in plan.cells:
         write_text(job.record_file, record_of(job).to_json())
     return folder
