@@ -226,15 +226,28 @@ def even_noise(like: Parameters, deviation: float) -> Noise:
     return Noise({name: torch.full(value.shape, deviation, dtype=torch.float64) for name, value in like.items()})
 
 
+#: of tensors that are more than `STACKED` values together, only pieces are stacked at once: whole multiples of the
+#: widest vector loop that torch adds up with, so that every value is added up in the same order as in the whole
+STACKED, PIECE = 2**20, 2**12
+
+
 def mean(items: Sequence[Parameters]) -> Parameters:
     """The mean of several dicts of tensors, name by name.
 
     >>> mean([{"w": torch.tensor([1.0])}, {"w": torch.tensor([3.0])}])["w"]
     tensor([2.])
     """
-    found: Parameters = {}
-    for name, first in items[0].items():
-        stacked = torch.stack([item[name] for item in items])
-        exact = stacked if first.is_floating_point() else stacked.double()
-        found[name] = exact.mean(0).to(first.dtype)
-    return found
+    return {name: _mean([item[name] for item in items]) for name in items[0]}
+
+
+def _mean(values: list[torch.Tensor]) -> torch.Tensor:
+    """The mean of tensors of one shape; many are stacked piece by piece, which gives the same bits."""
+    first, pieces = values[0], values[0].numel() // PIECE
+    if len(values) * first.numel() > STACKED and pieces > 1:
+        sizes = [PIECE] * (pieces - 1)  # the last one has the remainder as well: by itself it would be added otherwise
+        sizes.append(first.numel() - sum(sizes))
+        parts = zip(*(value.flatten().split(sizes) for value in values), strict=True)
+        return torch.cat([_mean(list(part)) for part in parts]).view(first.shape)
+    stacked = torch.stack(values)
+    exact = stacked if first.is_floating_point() else stacked.double()
+    return exact.mean(0).to(first.dtype)
