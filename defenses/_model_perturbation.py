@@ -181,14 +181,10 @@ class ModelPerturbation(Defense):
     def inputs(self, me: Party) -> tuple[Parameters, Tensor | None, Tensor, Tensor]:
         """Client: the perturbed model and direction that it got, its normalised images, one-hot targets."""
         assert me.batch is not None
-        task, received = task_of(me.public), self.received_model(me)
+        task, received = task_of(me.public), me.expect("model")
         images = task.normalise(me.batch.images.to(task.dtype))
         targets = nn.functional.one_hot(me.batch.labels, me.public.classes).to(task.dtype)
         return received["model"], received.get("direction"), images, targets
-
-    def received_model(self, me: Party) -> Payload:
-        """What the server sent."""
-        return me.expect("model")
 
     def _clip_factors(self, me: Party) -> Tensor | None:
         """c_b = min(1, B / ||g_b||) from the oracle; without one (an outsider's simulation) nothing is clipped."""

@@ -79,9 +79,9 @@ class MpDp(Budget, ModelPerturbation):
         )
 
     def protocol(self) -> Sequence[Step]:
-        """Distribute, choose neighbours (where the graph is random), update, aggregate."""
-        first, *rest = super().protocol()
-        return (first, Step("choose", "client", self.choose), *rest) if self.neighbours else (first, *rest)
+        """Choose neighbours (where the graph is random), distribute, update, aggregate."""
+        rest = super().protocol()
+        return (Step("choose", "client", self.choose), *rest) if self.neighbours else rest
 
     def advertise(self, me: Party) -> None:
         """Client, once: make a key pair, send the public half."""
@@ -106,8 +106,6 @@ class MpDp(Budget, ModelPerturbation):
         count = min(self.neighbours, len(others) - 1)
         chosen = choose_neighbours(me.stream("neighbours"), me.index, others, count)
         me.state["chosen"] = chosen
-        # the model came with this step's inbox; it is needed in the next one
-        me.state["received"] = me.expect("model")
         peers = tuple(name for name in me.participants if name != me.name)
         me.broadcast(peers, "neighbours", {"chosen": chosen})
 
@@ -122,11 +120,6 @@ class MpDp(Budget, ModelPerturbation):
             return union_edges({own: choose_neighbours(stream, own, everyone, count) for own in everyone})
         choices = {_index(sender): body["chosen"] for sender, body in me.received("neighbours").items()}
         return union_edges({**choices, me.index: me.state["chosen"]})
-
-    def received_model(self, me: Party) -> Payload:
-        """What the server sent, whichever step it arrived in."""
-        stored: Payload = me.state.pop("received") if "received" in me.state else me.expect("model")
-        return stored
 
     # --- noise ------------------------------------------------------------------------------
 
