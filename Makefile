@@ -6,13 +6,17 @@ BIN := $(VENV)/bin
 TORCH_INDEX ?=
 TORCH_PIN := $(shell sed -n 's/^torch==/torch==/p' requirements.txt)
 
-.PHONY: run test lint audit-deps clean clean-cache help
+.PHONY: run test bench lint audit-deps clean clean-cache help
 
 run: $(VENV)/.installed  ## set up and run the suite `quick`: a table and a page
 	$(BIN)/python run_benchmark.py
 
 test: $(VENV)/.installed-dev  ## set up and run all tests
 	$(BIN)/python -m pytest -n auto
+
+BENCH ?=
+bench: $(VENV)/.installed  ## all speeds and sizes against their peers, in one table (BENCH=--quick: a few minutes)
+	$(BIN)/python -m benchmarks $(BENCH)
 
 lint: $(VENV)/.installed-dev  ## ruff (check and format) and mypy --strict
 	$(BIN)/ruff check .

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import cast
+from typing import NoReturn, cast
 
+#: the variable that says whether missing peers may be installed: "install" (the default) or "installed"
+PEERS = "LEAKBOARD_PEERS"
+#: exit code of a benchmark whose peer is not there
+NOT_INSTALLED = 3
 ENVIRONMENTS = Path(__file__).resolve().parent.parent / ".cache" / "bench"
 
 
@@ -38,15 +43,28 @@ def best_cpu_seconds(works: Mapping[str, Callable[[], object]], rounds: int = 5)
 
 
 def peer_python(name: str, *packages: str) -> Path:
-    """The interpreter of an environment that holds only these packages (with their needs); made when missing."""
+    """The interpreter of an environment that holds only these packages (with their needs); made when missing.
+
+    Where peers may not be installed, or cannot be, the program ends with `NOT_INSTALLED` and one sentence.
+    """
     folder = ENVIRONMENTS / name
     python, installed = folder / "bin" / "python", folder / "installed.txt"
     if not installed.exists() or installed.read_text().split() != list(packages):
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
+        if os.environ.get(PEERS, "install") != "install":
+            _not_installed(name)
         pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*pip, *packages], check=True)
+        try:
+            subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
+            subprocess.run([*pip, *packages], check=True)
+        except subprocess.CalledProcessError:
+            _not_installed(name)
         installed.write_text("\n".join(packages))
     return python
+
+
+def _not_installed(name: str) -> NoReturn:
+    print(f"the peer {name}", file=sys.stderr)
+    sys.exit(NOT_INSTALLED)
 
 
 def peer_seconds(python: Path, program: str) -> dict[str, float]:
@@ -60,4 +78,4 @@ def line(name: str, ours: float, peer: float, unit: str, target: float | None = 
     ratio = ours / peer
     ok = target is None or (ratio <= target if at_most else ratio >= target)
     row = {"name": name, "ours": ours, "peer": peer, "unit": unit, "ratio": round(ratio, 3), "target": target, "ok": ok}
-    return json.dumps(row)
+    return json.dumps({**row, "at_most": at_most})

@@ -1,6 +1,6 @@
 """Encryption of a ResNet20 gradient (270,896 values, five clients) against the libraries that one would otherwise take.
 
-    .venv/bin/python benchmarks/crypto.py [paillier] [functional]
+    .venv/bin/python benchmarks/crypto.py [paillier] [functional] [--rounds N]
 
 paillier    Threshold Paillier, 2048 bits, 24-bit values, packed; the whole gradient, packing and table included.
             Peer: phe 1.5.0 with gmpy2, 2048 bits, one integer a ciphertext, as its interface offers (and no threshold).
@@ -13,6 +13,7 @@ Peers run in environments of their own, made under .cache/bench on the first run
 
 from __future__ import annotations
 
+import argparse
 import sys
 from functools import partial
 from pathlib import Path
@@ -39,7 +40,7 @@ from defenses.crypto.threshold import Encryptor, PublicKey, generate
 
 VALUES, CLIENTS, BITS, KEY_BITS, THRESHOLD = 270_896, 5, 24, 2048, 3
 BOUND, ENCRYPTED, DECRYPTED = 20_000, 1000, 200
-PEER_VALUES, ROUNDS = 60, 3
+PEER_VALUES = 60
 
 PHE = f"""
 import json, time
@@ -74,12 +75,12 @@ print(json.dumps({{"peer setup": setup, "peer encrypt": encrypting, "peer decryp
 """
 
 
-def paillier() -> None:
+def paillier(rounds: int) -> None:
     """A gradient of packed values against single values."""
     python = peer_python("phe", "phe==1.5.0", "gmpy2==2.3.2")
     public, _ = generate(Stream(bytes(32)), KEY_BITS, CLIENTS, THRESHOLD)
     codes = np.random.default_rng(0).integers(0, 2**BITS, VALUES)
-    best = least([partial(encrypt_gradient, public, codes), partial(peer_seconds, python, PHE)], ROUNDS)
+    best = least([partial(encrypt_gradient, public, codes), partial(peer_seconds, python, PHE)], rounds)
     seconds = best["table"] + best["encrypt"]
     name, unit = "threshold Paillier, packed encryption of a ResNet20 gradient", "values / CPU s"
     print(line(name, VALUES / seconds, PEER_VALUES / best["peer"], unit, 300.0, at_most=False))
@@ -97,10 +98,10 @@ def encrypt_gradient(public: PublicKey, codes: Integers) -> dict[str, float]:
     return {"table": table, "encrypt": encrypt}
 
 
-def functional() -> None:
+def functional(rounds: int) -> None:
     """Encryption by a client, and decryption of sums of five."""
     python = peer_python("pymife", "pymife==0.0.14")
-    best = least([functional_seconds, partial(peer_seconds, python, PYMIFE)], ROUNDS)
+    best = least([functional_seconds, partial(peer_seconds, python, PYMIFE)], rounds)
     name, unit = "functional encryption", "values / CPU s"
     for part, count, target in (("encrypt", ENCRYPTED, 4.0), ("decrypt", DECRYPTED, 2.0)):
         ours, peer = count / best[part], PEER_VALUES / best[f"peer {part}"]
@@ -140,5 +141,9 @@ PARTS = {"paillier": paillier, "functional": functional}
 
 
 if __name__ == "__main__":
-    for part in sys.argv[1:] or PARTS:
-        PARTS[part]()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", choices=list(PARTS), default=list(PARTS))
+    parser.add_argument("--rounds", type=int, default=3, help="how often each is timed; the best counts")
+    given = parser.parse_args()
+    for part in given.parts:
+        PARTS[part](given.rounds)

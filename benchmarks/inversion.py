@@ -1,6 +1,6 @@
 """Inverting Gradients against breaching 0.1.2: iterations per CPU-second and PSNR, one run, one thread.
 
-    .venv/bin/python benchmarks/inversion.py [--data npz:FILE] [--iterations N] [--seeds N]
+    .venv/bin/python benchmarks/inversion.py [--data npz:FILE] [--iterations N] [--seeds N] [--timed N] [--rounds N]
 
 Both attack the same gradients of the same untrained ResNet20 (ours, without batch norm, cross-entropy), with labels,
 the same objective, total variation, learning rate and schedule. breaching attacks one image after the other, which is
@@ -31,7 +31,7 @@ sys.path.insert(0, str(ROOT))
 
 #: breaching's step size and total variation, in the model's normalised space
 STEP, TV = 0.1, 0.02
-IMAGES, TIMED_ITERATIONS, ROUNDS = 16, 60, 3
+IMAGES = 16
 
 
 # --- the peer's side, run by its own interpreter ------------------------------------------------
@@ -187,16 +187,16 @@ def prepare(data: str, folder: Path) -> Bench:
     )
 
 
-def speed(bench: Bench) -> None:
+def speed(bench: Bench, timed: int, rounds: int) -> None:
     """Alternating rounds, the best of each."""
     from benchmarks._ratio import line
 
     best = {"theirs": 0.0, "one": 0.0, "all": 0.0}
-    for _ in range(ROUNDS + 1):  # the first one also warms up
+    for _ in range(rounds + 1):  # the first one also warms up
         rates = {
-            "theirs": TIMED_ITERATIONS / bench.theirs(range(1), TIMED_ITERATIONS)[0],
-            "one": TIMED_ITERATIONS / bench.ours(range(1), TIMED_ITERATIONS)[0],
-            "all": IMAGES * TIMED_ITERATIONS / bench.ours(range(IMAGES), TIMED_ITERATIONS)[0],
+            "theirs": timed / bench.theirs(range(1), timed)[0],
+            "one": timed / bench.ours(range(1), timed)[0],
+            "all": IMAGES * timed / bench.ours(range(IMAGES), timed)[0],
         }
         best = {name: max(best[name], rate) for name, rate in rates.items()}
     unit = "image-iterations per CPU s"
@@ -222,6 +222,8 @@ def main() -> None:
     parser.add_argument("--data", default="digits")
     parser.add_argument("--iterations", type=int, default=300)
     parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--timed", type=int, default=60, help="iterations of each timed attack")
+    parser.add_argument("--rounds", type=int, default=3, help="how often each is timed; the best counts")
     parser.add_argument("--peer", type=Path)
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -231,7 +233,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         bench = prepare(given.data, Path(folder))
         try:
-            speed(bench)
+            speed(bench, given.timed, given.rounds)
             quality(bench, given.iterations, given.seeds)
         finally:
             bench.process.terminate()

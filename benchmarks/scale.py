@@ -1,0 +1,175 @@
+"""Peak memory and CPU time of a federation as clients and rounds grow, and what its transcript takes on disk.
+
+    .venv/bin/python benchmarks/scale.py [rounds] [clients] [ratios] [--defense D ...] [--short]
+
+rounds   5 clients, 10, 100 and 1,000 rounds, nothing observed. Memory must be flat.
+clients  5, 100 and 1,000 clients, 2 rounds, of which the last is observed (2 probes of one record; the messages of 4
+         witnesses are kept). Memory must be linear, with a client's message as its constant.
+ratios   Both as ratios, one JSON line each: peak after the most rounds against 10; what a client more takes between 5
+         clients and the most, against the size of its message.
+
+The data is synthetic: images of 1 x 32 x 32 as in `quick`, 16 records a client (digits would have one at 1,000
+clients), batches of 4. The network is an mlp with one hidden layer of 32 units: 33,130 parameters, about as many as
+`quick`'s convnet. mp-dp runs on the complete graph up to 100 clients and on the random 10-out graph at 1,000. secagg
+has no such graph: at 1,000 clients, 50 take part in a round. Every line is a process of its own; memory is its largest
+resident size less what it had before the federation was made (which holds the data).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks._ratio import line
+
+MODEL: dict[str, Any] = {"model": "mlp", "model_parameters": {"hidden": [32]}}
+RECORDS, BATCH, SHAPE, CLASSES = 16, 4, (1, 32, 32), 10
+DEFENSES = ("fedavg", "secagg", "mp-dp")
+SIZES, PARAMETERS = (10, 100, 1000), 1024 * 32 + 32 + 32 * 10 + 10
+MIB = 1024 * 1024
+
+
+def order_of(defense: str, clients: int, rounds: int, observed: bool) -> dict[str, Any]:
+    """One measurement: the settings that differ from line to line."""
+    parameters: dict[str, Any] = {}
+    participants = None
+    if clients > 100 and defense == "mp-dp":
+        parameters = {"neighbours": 10}
+    if clients > 100 and defense == "secagg":
+        participants = 50
+    return {
+        "defense": defense,
+        "parameters": parameters,
+        "clients": clients,
+        "participants": participants,
+        "rounds": rounds,
+        "observed": observed,
+    }
+
+
+def measure(order: dict[str, Any]) -> dict[str, Any]:
+    """Run one federation in this process and say what it took."""
+    import torch
+
+    from core import registry
+    from datasets.base import LabelledImages
+    from defenses.base import Defense
+    from federation.rounds import Federation
+    from federation.settings import Public, Training, Watch, client_name
+    from federation.transcript import Transcript
+    from federation.view import seeable
+
+    torch.set_num_threads(1)
+    clients, rounds = order["clients"], order["rounds"]
+    training = Training(
+        rounds=rounds, batch_size=BATCH, clients=clients, participants=order["participants"], learning_rate=0.05
+    )
+    defense = registry.create("defense", order["defense"], order["parameters"])
+    assert isinstance(defense, Defense)
+    public = Public(
+        defense=order["defense"],
+        parameters=order["parameters"],
+        **MODEL,
+        shape=SHAPE,
+        classes=CLASSES,
+        mean=(0.5,),
+        std=(0.25,),
+        training=training,
+        total_rounds=rounds,
+        shard_sizes=(RECORDS,) * clients,
+    )
+    generator = torch.Generator().manual_seed(0)
+    images = torch.rand(clients, RECORDS, *SHAPE, generator=generator)
+    labels = torch.randint(0, CLASSES, (clients, RECORDS), generator=generator)
+    shards = {client_name(i): LabelledImages(images[i], labels[i]) for i in range(clients)}
+    watch = Watch(rounds=("last",) if order["observed"] else (), targets=2, witnesses=4)
+    before, started = _resident(), time.process_time()
+    outcome = Federation(defense, public, shards, watch, 0).run()
+    seconds = time.process_time() - started
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1024 if sys.platform != "darwin" else 1)
+    with tempfile.TemporaryDirectory() as folder:
+        Transcript(tuple(seeable(o) for o in outcome.transcript.observations)).save(Path(folder))
+        stored = sum(path.stat().st_size for path in Path(folder).iterdir())
+    probes = 2 * int(order["observed"])
+    steps = outcome.client_rounds + probes * training.per_round
+    return {"mib": (peak - before) / MIB, "ms": 1000 * seconds / steps, "stored": stored / MIB, "seconds": seconds}
+
+
+def _resident() -> int:
+    """Bytes resident now; where the system does not tell, the largest so far."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return pages * resource.getpagesize()
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1024 if sys.platform != "darwin" else 1)
+
+
+def _in_process(order: dict[str, Any]) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, __file__, "--one", json.dumps(order)], check=True, stdout=subprocess.PIPE, text=True
+    )
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def _row(order: dict[str, Any]) -> None:
+    found = _in_process(order)
+    k = order["participants"] or order["clients"]
+    notes = f"{order['parameters']['neighbours']}-out graph" if order["parameters"] else ""
+    print(
+        f"| {order['defense']} | {order['clients']:,} | {k:,} | {order['rounds']:,} | {found['mib']:.1f} "
+        f"| {found['ms']:.2f} | {found['stored']:.1f} | {notes} |",
+        flush=True,
+    )
+
+
+def table(parts: list[str], defenses: list[str], most: int) -> None:
+    """One row a measurement, in Markdown."""
+    print("| defense | clients | a round | rounds | peak MiB | CPU ms a client's round | MiB stored | |")
+    print("|---|---|---|---|---|---|---|---|", flush=True)
+    for defense in defenses:
+        if "rounds" in parts:
+            for rounds in (n for n in SIZES if n <= most):
+                _row(order_of(defense, 5, rounds, observed=False))
+        if "clients" in parts:
+            for clients in (5, *(n for n in SIZES[1:] if n <= most)):
+                _row(order_of(defense, clients, 2, observed=True))
+
+
+def ratios(defenses: list[str], most: int) -> None:
+    """Growth with rounds and with clients, as lines for the common table."""
+    for defense in defenses:
+        few, many = (_in_process(order_of(defense, 5, rounds, observed=False)) for rounds in (SIZES[0], most))
+        print(line(f"{defense}: memory of {most:,} rounds against 10", many["mib"], few["mib"], "MiB", 1.1), flush=True)
+        few, many = (_in_process(order_of(defense, clients, 2, observed=True)) for clients in (5, 100))
+        each, message = (many["mib"] - few["mib"]) / 95 * 1024, PARAMETERS * 4 / 1024
+        print(line(f"{defense}: memory of one client more, in gradients", each, message, "KiB"), flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", choices=["rounds", "clients", "ratios"], default=["rounds", "clients"])
+    parser.add_argument("--defense", nargs="+", default=list(DEFENSES))
+    parser.add_argument("--short", action="store_true", help="up to 100 rounds and 100 clients")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    most = 100 if given.short else 1000
+    if given.one:
+        print(json.dumps(measure(json.loads(given.one))))
+    elif "ratios" in given.parts:
+        ratios(given.defense, most)
+    else:
+        table(given.parts, given.defense, most)
+
+
+if __name__ == "__main__":
+    main()

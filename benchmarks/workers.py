@@ -1,0 +1,74 @@
+"""The engine itself: two workers against one, and a second run of a finished suite.
+
+    .venv/bin/python benchmarks/workers.py [--short]
+
+workers   The whole command on a small suite, wall time: with one worker, then with two. It needs two idle cores; on a
+          busy machine the ratio says nothing.
+second    The same command again, when all is there: CPU seconds, against the 3 seconds that are allowed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks._ratio import line
+
+ROOT = Path(__file__).resolve().parent.parent
+
+SUITE = """
+name: workers
+description: cells of about the same size
+datasets: [digits]
+model: convnet
+training: {{loss: mse, rounds: 20, batch_size: 32, clients: 5, learning_rate: 0.05}}
+observe: {{rounds: [first, last], probe_batch: 1, targets: 8}}
+seeds: {seeds}
+defenses: [fedavg, mp-dp]
+attacks:
+  - {{name: inverting-gradients, threats: [server], params: {{iterations: {iterations}, tv: 0.01}}}}
+  - {{name: prior, threats: [server]}}
+control: fedavg
+"""
+ALLOWED = 3.0
+
+
+def run(suite: Path, out: Path, workers: int) -> tuple[float, float]:
+    """Wall and CPU seconds of the command; the CPU seconds are those of the command, not of its workers."""
+    command = [sys.executable, "run_benchmark.py", "run", "--suite", str(suite), "--out", str(out)]
+    used, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    subprocess.run([*command, "--workers", str(workers)], cwd=ROOT, check=True, capture_output=True)
+    wall, now = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
+    return wall, now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--short", action="store_true", help="a tenth of the work: only the second run means anything")
+    given = parser.parse_args()
+    text = SUITE.format(seeds=[0] if given.short else [0, 1, 2], iterations=30 if given.short else 300)
+    with tempfile.TemporaryDirectory() as folder:
+        suite = Path(folder) / "workers.yaml"
+        suite.write_text(text)
+        cells = 4 * (2 if given.short else 6)
+        if not given.short:
+            one, _ = run(suite, Path(folder) / "one", 1)
+        two, _ = run(suite, Path(folder) / "two", 2)
+        if not given.short:
+            busy = f", load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores" if hasattr(os, "getloadavg") else ""
+            name = f"2 workers against 1 (needs two idle cores{busy})"
+            print(line(name, cells / two, cells / one, "cells / wall s", 1.8, at_most=False), flush=True)
+        best = min(run(suite, Path(folder) / "two", 2)[1] for _ in range(2))
+        print(line(f"second run of a finished suite of {cells} cells", best, ALLOWED, "CPU s", 1.0), flush=True)
+
+
+if __name__ == "__main__":
+    main()
