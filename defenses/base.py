@@ -246,7 +246,7 @@ def _mean(values: list[torch.Tensor]) -> torch.Tensor:
     if len(values) * first.numel() > STACKED and pieces > 1:
         sizes = [PIECE] * (pieces - 1)  # the last one has the remainder as well: by itself it would be added otherwise
         sizes.append(first.numel() - sum(sizes))
-        parts = zip(*(value.flatten().split(sizes) for value in values), strict=True)
+        parts = zip(*(torch.split(value.flatten(), sizes) for value in values), strict=True)
         return torch.cat([_mean(list(part)) for part in parts]).view(first.shape)
     stacked = torch.stack(values)
     exact = stacked if first.is_floating_point() else stacked.double()
