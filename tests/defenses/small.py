@@ -102,7 +102,9 @@ def batches(run: Run, occasion: Occasion) -> Mapping[str, LabelledImages]:
     again = Federation(run.defense, run.public, run.shards, run.watch, 0)
     found = {}
     for name in occasion.participants:
-        again._taken[name] = occasion.round if occasion.kind == "train" else 0
+        if occasion.kind == "train":
+            again._taken[name] = occasion.round
+            again._positions[name] = again._next_positions(name)
         batch = again._batch(name, occasion)
         assert batch is not None
         found[name] = batch
