@@ -140,8 +140,6 @@ FAULTY_MEMBERSHIP = {
     "unsupported": "raise Unsupported('it needs two models')",
     "opens-run": "open(RUN_FOLDER + '/run.json').read(); return good",
     "reads-data": "from datasets.digits import Digits; Digits().read(); return good",
-    # 3 GiB in pieces, held until somebody comes
-    "hungry": "held = [torch.ones(2**26) for _ in range(12)]; time.sleep(60); return good",
     "sleeps": """
         while True:
             with open(HEARTBEAT, 'a') as file:

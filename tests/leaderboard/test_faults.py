@@ -26,7 +26,6 @@ from tests.leaderboard.plugin_texts import (
 from tests.leaderboard.runs import Outcome, call, comparable, records, stamps, write_suite
 
 TIME_LIMIT = 10
-MEMORY_LIMIT = 2
 #: attack -> status and what the reason must say
 EXPECTED = {
     "prior": ("ok", ""),
@@ -53,7 +52,6 @@ EXPECTED = {
     "unsupported": ("skipped", "it needs two models"),
     "opens-run": ("failed", "the attack opened run.json, which its view does not hold"),
     "reads-data": ("failed", "the attack opened digits.csv.gz, which its view does not hold"),
-    "hungry": ("crashed", f"it took more than its {MEMORY_LIMIT} GiB of memory"),
     "sleeps": ("timeout", f"longer than its {TIME_LIMIT} seconds"),
     "wrong-number": ("failed", "must answer 2 problems; given: 1"),
     "wrong-images": ("failed", "images must be float (1, 1, 32, 32); given: (1, 3, 8, 8)"),
@@ -85,7 +83,7 @@ def disaster(tmp_path_factory: pytest.TempPathFactory) -> Disaster:
     defense.write_text(BROKEN_DEFENSE)
     prior = {"name": "prior", "threats": ["server"]}
     observe = {"rounds": ["first"], "targets": 2}
-    suite = write_suite(home, attacks=[prior], observe=observe, time_limit=TIME_LIMIT, memory_limit=MEMORY_LIMIT)
+    suite = write_suite(home, attacks=[prior], observe=observe, time_limit=TIME_LIMIT)
     outcome = call("run", "--suite", suite, "--out", folder, "--workers", 2, "--plugin", attacks, defense)
     return Disaster(folder, suite, (attacks, defense), heartbeat, outcome)
 
@@ -257,6 +255,49 @@ def test_a_training_without_end_is_stopped(tmp_path: Path) -> None:
     job = open_run(tmp_path / "run").job_of(record)
     assert job is not None
     assert not job.training_folder.exists()
+
+
+HUNGRY = (
+    ATTACK_HEAD
+    + """
+from defenses.base import Defense
+
+def eat():
+    held = [torch.ones(2**26) for _ in range(8)]  # 2 GiB, held until somebody comes
+    time.sleep(600)
+
+class HungryAttack(MembershipAttack):
+    '''Takes more memory than it may.'''
+    name: ClassVar[str] = "hungry"
+    def infer(self, knowledge, task):
+        eat()
+
+class HungryDefense(Defense):
+    '''Takes more memory than it may.'''
+    name: ClassVar[str] = "greedy"
+    def protect(self, me, gradient):
+        eat()
+"""
+)
+
+
+@pytest.mark.slow
+def test_a_job_out_of_memory_is_told_and_the_others_go_on(tmp_path: Path) -> None:
+    (tmp_path / "hungry.py").write_text(HUNGRY)
+    prior = {"name": "prior", "threats": ["server"]}
+    suite = write_suite(tmp_path, attacks=[prior], observe={"rounds": ["first"], "targets": 2}, memory_limit=2)
+
+    outcome = call("run", "--suite", suite, "--out", tmp_path / "run", "--plugin", tmp_path / "hungry.py")
+
+    assert outcome.code == 1
+    found = {(r.cell.training.defense.label, r.cell.attack.label): r for r in records(tmp_path / "run").values()}
+    told = "it took more than its 2 GiB of memory"
+    assert {cell: (record.status, record.reason) for cell, record in found.items()} == {
+        ("fedavg", "prior"): ("ok", ""),
+        ("fedavg", "hungry"): ("crashed", told),
+        ("greedy", "prior"): ("failed", f"its training failed: {told}"),
+        ("greedy", "hungry"): ("failed", f"its training failed: {told}"),
+    }
 
 
 FULL_DISK = (

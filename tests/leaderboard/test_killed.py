@@ -11,6 +11,7 @@ import signal
 import subprocess
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -66,7 +67,7 @@ def strike(victim: str, process: subprocess.Popen[str], lot: float) -> bool:
     except ProcessLookupError:
         return False
     if victim in ("engine", "Ctrl-C twice"):
-        _, err = process.communicate(timeout=120)
+        _, err = process.communicate(timeout=300)
         if process.returncode not in (130, -signal.SIGKILL):
             return False  # it was over before
         assert "Traceback" not in err
@@ -113,14 +114,14 @@ class Disturbed:
             ours = state is not None and state.process == process.pid and bool(state.running)
             return (ours and is_worked_on(self.folder)) or process.poll() is not None
 
-        wait_until(works, seconds=300)
+        wait_until(works, seconds=900)
         return process.poll() is None
 
     def finish(self) -> None:
         """Start the last run until it is whole."""
         for _ in range(5):
             if self.process is not None:
-                _, err = self.process.communicate(timeout=600)
+                _, err = self.process.communicate(timeout=1800)
                 assert "Traceback" not in err, err
             if self.is_whole():
                 return
@@ -129,12 +130,20 @@ class Disturbed:
         pytest.fail("it does not become whole")
 
 
+@pytest.fixture
+def disturbed(tiny_suite: Path, tmp_path: Path) -> Iterator[Disturbed]:
+    made = Disturbed(tiny_suite, tmp_path)
+    yield made
+    if made.process is not None and made.process.poll() is None:  # the test failed
+        made.process.kill()
+
+
 @pytest.mark.slow
-def test_kills_at_random_moments_change_no_record(tiny_suite: Path, tiny_run: Path, tmp_path: Path) -> None:
+def test_kills_at_random_moments_change_no_record(disturbed: Disturbed, tiny_run: Path) -> None:
     lots = random.Random(SEED)
     victims = [victim for victim, count in VICTIMS.items() for _ in range(count)]
     lots.shuffle(victims)
-    disturbed, hit = Disturbed(tiny_suite, tmp_path), Counter[str]()
+    hit = Counter[str]()
     for victim in victims:
         delay, lot = lots.uniform(0, LATEST), lots.random()
         struck = False

@@ -51,13 +51,13 @@ def test_a_killed_ray_worker_costs_no_record(tiny_suite: Path, tiny_run: Path, t
     )
     try:
         # one of them is killed as soon as it has a job's process: first the training's
-        wait_until(lambda: bool(ray_workers(process.pid)) or process.poll() is not None, seconds=300)
+        wait_until(lambda: bool(ray_workers(process.pid)) or process.poll() is not None, seconds=900)
         victim = ray_workers(process.pid)[0]
         state = read_state(folder)
         assert state is not None
         assert (state.executor, state.workers) == ("ray", 2)
         os.kill(victim, signal.SIGKILL)
-        out, _ = process.communicate(timeout=600)
+        out, _ = process.communicate(timeout=1800)
     finally:
         process.kill()
     assert process.returncode == 0, out
