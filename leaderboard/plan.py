@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
+
+import torch
 
 from attacks.base import Attack
 from core import registry
@@ -24,6 +27,9 @@ from leaderboard.provenance import versions
 from leaderboard.record import SCHEMA_VERSION, CellSpec, PluginSpec, TrainingSpec, key_of
 from leaderboard.training import public_of, splits_of
 from suites.schema import AttackEntry, DefenseEntry, Entry, Suite, is_about_rounds
+
+#: weights of the largest network that is trained: 1 GiB of floats, of which every party keeps several copies
+MOST_WEIGHTS = 2**28
 
 
 @dataclass(frozen=True)
@@ -197,12 +203,28 @@ def _check(job: Job, pool: ImagePool) -> Public:
     """What would fail later fails now, in one sentence: batches, targets, models that do not fit the images."""
     public = public_of(job, pool, splits_of(job, pool))
     Watch.model_validate(job.training.observe).check_targets(public.shard_sizes[0])
+    _check_size(job, public)
     task_of(public)
     try:
         job.make_defense().check(public)
     except Unsupported as reason:
         raise UserError(f"The defense '{job.training.defense.label}' cannot run here: {reason}.") from None
     return public
+
+
+def _check_size(job: Job, public: Public) -> None:
+    """Refuse a network that no memory holds, before it is allocated; a user's own class is built once, as it is."""
+    model, what = job.make_model(), f"The model '{job.training.model.label}'"
+    if isinstance(model, Module):
+        return
+    try:
+        with torch.random.fork_rng(devices=[]), torch.device("meta"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of layers without any weight
+            size = sum(value.numel() for value in model.build(public.shape, public.classes).parameters())
+    except (RuntimeError, TypeError, ValueError, OverflowError) as error:  # sizes beyond what torch can count
+        raise UserError(f"{what} cannot be built for images {public.shape}: {type(error).__name__}: {error}.") from None
+    if not 0 < size <= MOST_WEIGHTS:
+        raise UserError(f"{what} must have from 1 to {MOST_WEIGHTS} weights; with these parameters it has {size}.")
 
 
 def _attack(entry: AttackEntry) -> Attack:

@@ -42,6 +42,14 @@ SETTINGS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "unknown attack": ({"attacks": [{"name": "shadwo", "threats": ["client"]}]}, ("did you mean 'shadow'?",)),
     "unknown dataset": ({"datasets": ["digit"]}, ("no dataset 'digit'", "did you mean 'digits'?")),
     "unknown model": ({"model": "mpl"}, ("no model 'mpl'", "did you mean 'mlp'?")),
+    "a network that no memory holds": (
+        {"model": {"name": "mlp", "params": {"hidden": [2**31]}}},
+        ("The model 'mlp' must have from 1 to 268435456 weights", "it has 22"),
+    ),
+    "a network beyond counting": (
+        {"model": {"name": "mlp", "params": {"hidden": [10**30]}}},
+        ("The model 'mlp' cannot",),
+    ),
     "unknown parameter": ({"model": {"name": "mlp", "params": {"hiden": [8]}}}, ("did you mean 'hidden'?",)),
     "unknown threat": ({"attacks": prior_under("sever")}, ("no threat 'sever'", "server+keys")),
     "more colluders than clients": ({"attacks": prior_under("server+clients:9")}, ("server+clients:9", "from 1 to 2")),
