@@ -49,6 +49,7 @@ def run(args: argparse.Namespace) -> int:
     suite = select(load_suite(args.suite), args.defense, args.attack, args.seed, args.plugin)
     folder = Path(args.out or Path("runs") / suite.name)
     _check_share(args.gpus_per_cell, args.executor)
+    _workers(args.workers)  # refused before anything is written
     options = Options(
         run=folder,
         device=_device(args.device, args.executor),
