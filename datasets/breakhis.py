@@ -104,8 +104,11 @@ class BreakHis(Dataset):
                 f"The array 'images' in {file.path} must be uint8 of shape ({len(names)}, {self.size}, {self.size}, 3)"
                 f", one for each `filename`; given: {images.dtype} {images.shape}."
             )
+        places = {name: place for place, name in enumerate(names)}
+        if len(places) < len(names):
+            raise UserError(f"The array 'filename' in {file.path} must name each picture once; given: a name twice.")
         slides = self._wanted(names, file.path)
-        order = [names.index(slide.path) for slide in slides]
+        order = [places[slide.path] for slide in slides]
         return slides, torch.from_numpy(images[order].transpose(0, 3, 1, 2).copy())
 
     def _wanted(self, paths: Iterable[Path], where: Path) -> list[Slide]:

@@ -59,8 +59,20 @@ def example_norms(network: Network, images: Tensor, targets: Tensor, scalars: Sc
     return squares.sqrt()
 
 
+#: modules that keep examples apart and own no weights: a chain of these and of fully connected layers is understood
+CHAIN = (nn.Flatten, nn.ReLU, nn.Identity)
+
+
 def _layers(network: Network) -> dict[str, nn.Linear] | None:
-    """The fully connected layers that own the trained tensors, by path; None where there are others."""
+    """The fully connected layers of a plain chain, by path; None where the network is anything else.
+
+    A forward pass that somebody wrote may use weights in ways that no hook sees (functional calls, rows folded into
+    the batch): only `nn.Sequential` is known to do nothing of the kind.
+    """
+    if type(network.module) is not nn.Sequential:
+        return None
+    if not all(type(part) in (nn.Linear, *CHAIN) for part in network.module):
+        return None
     found = {}
     for name in network.trained:
         path = name.rpartition(".")[0]
@@ -97,7 +109,7 @@ def _by_layers(
             handle.remove()
     if any(len(made) != 1 for made in outputs.values()):
         return None
-    if any(inputs[path][0].ndim != 2 for path in layers):
+    if any(inputs[path][0].shape[:-1] != (len(images),) for path in layers):
         return None
     ends = [outputs[path][0] for path in layers]
     # what multiplies |d_b|^2: |a_b|^2, and 1 for the bias
@@ -125,7 +137,7 @@ def _by_examples(network: Network, images: Tensor, targets: Tensor, scalars: Sca
             logits = cast(Tensor, functional_call(module, {**others, **weights}, (image[None],)))
         finally:
             hook.remove()
-        return torch.cat(list(scalars(logits, kept[0], target[None])))
+        return torch.cat(list(scalars(logits, kept[0] if kept else logits, target[None])))
 
     weights = {name: tensors[name] for name in network.trained}
     if len(images) == 1:  # one example is quicker without vmap: 1 ms in place of 4 on a small network

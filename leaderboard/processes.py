@@ -62,6 +62,8 @@ def _die_with_engine() -> None:
     engine = multiprocessing.parent_process()  # who asked the fork server for this process, not the fork server
     if engine is not None:
         engine.join()
+        if os.getpgrp() == os.getpid():  # what a plugin forked ends as well
+            os.killpg(0, signal.SIGKILL)
         os._exit(1)
 
 

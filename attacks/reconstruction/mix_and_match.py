@@ -35,6 +35,9 @@ def differences(defense: HybridAlpha, observation: Observation, public: Public, 
     keys = [m.payload for m in observation.messages if m.kind == "functional_key"]
     if client not in updates or not keys:
         raise Unsupported(f"{client} sent no update in this round, or the authority gave no key for its sum")
+    missing = len(observation.occasion.participants) - len(updates)
+    if missing and defense.crypto != "sampled":
+        raise Unsupported(f"the key opens the ciphertexts of all clients together; of {missing} the view has none")
     if defense.crypto == "sampled":
         words = to_words(updates[client]["sealed"])
         found: Integers = (words - words[0]).astype(np.int64)

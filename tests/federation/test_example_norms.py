@@ -25,9 +25,37 @@ class Twice(nn.Module):
         return out
 
 
+class Folded(nn.Module):
+    """Rows of an example become rows of the batch: a layer's inputs are not the examples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.last = nn.Linear(3, 4), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, 6) to (B, 3)."""
+        out: Tensor = self.last(torch.relu(self.inner(x.reshape(-1, 3))).reshape(len(x), 8))
+        return out
+
+
+class Functional(nn.Module):
+    """Weights that are also used without their layer: no hook sees it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.last = nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, 6) to (B, 3)."""
+        out: Tensor = self.last(torch.relu(self.inner(x)) + nn.functional.linear(x, self.inner.weight.T))
+        return out
+
+
 NETWORKS = {
     "linear": (nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3, bias=False)), "2", (6,)),
     "twice": (Twice(), "last", (6,)),
+    "folded": (Folded(), "last", (6,)),
+    "functional": (Functional(), "last", (6,)),
     "convolution": (nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3)), "3", (1, 4, 4)),
 }
 
@@ -81,4 +109,4 @@ def test_only_the_linear_network_has_the_closed_form(monkeypatch: pytest.MonkeyP
             torch.rand(2, 3),
             two_scalars,
         )
-    assert ways == ["linear", "twice", "vmap", "convolution", "vmap"]
+    assert ways == ["linear", "twice", "vmap", "folded", "vmap", "functional", "vmap", "convolution", "vmap"]
