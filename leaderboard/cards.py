@@ -34,6 +34,8 @@ class Finding(NamedTuple):
     score: str
     verdict: str
     why: str = ""
+    #: the observed round that ranks: another may leak more or less
+    moment: str = ""
 
     @property
     def style(self) -> str:
@@ -83,7 +85,9 @@ def _finding(board: Board, label: str, own: Sequence[Record]) -> Finding:
         return Finding(goal, place.threat, None, "", *_without_score(asked))
     column = next(column for column in board.table.columns if column.key == PRIMARY[place.goal])
     cell = row.cells[column.key]
-    return Finding(goal, place.threat, row.cells["attack"], _score(column, cell), *_verdict(board, row, asked))
+    moment = next((found.reported.records[0].cell.moment for found in board.rows if found.defense == label), None)
+    verdict, why = _verdict(board, row, asked)
+    return Finding(goal, place.threat, row.cells["attack"], _score(column, cell), verdict, why, moment or "")
 
 
 def _score(column: Column, cell: Cell) -> str:
@@ -101,14 +105,24 @@ def _without_score(asked: Sequence[Record]) -> tuple[str, str]:
 
 def _verdict(board: Board, row: Row, asked: Sequence[Record]) -> tuple[str, str]:
     """Whether the defense held, and why that is not known where it is not."""
-    if board.place.goal == "audit":
-        return {REFUTED: (BROKEN, ""), STANDS: (HELD, "")}.get(str(row.cells["verdict"].value), (NO_CLAIM, ""))
-    if not board.valid:
+    audit = board.place.goal == "audit"
+    if audit and row.cells["verdict"].value not in (REFUTED, STANDS):
+        return NO_CLAIM, ""
+    if not audit and not board.valid:
         return NOT_SHOWN, "the control does not break here, or there is no generalisation gap"
-    if _leaks(board, row):
+    if row.cells["verdict"].value == REFUTED if audit else _leaks(board, row):
         return BROKEN, ""
+    if not board.valid:
+        return NOT_SHOWN, "the control is not told apart either"
+    attacks = [record for record in asked if record.cell.attack.name != "prior"]  # a guess is no attack
+    if not any(record.status == "ok" for record in attacks):
+        return _without_score(attacks)
     missing = unanswered(asked)  # silence is not a win
-    return (NOT_SHOWN, missing) if missing else (HELD, "")
+    if missing:
+        return NOT_SHOWN, missing
+    if not audit and not board.utility.passes(str(row.cells["defense"].value)):
+        return NOT_SHOWN, "its model does not train: there is little to leak"
+    return HELD, ""
 
 
 def _leaks(board: Board, row: Row) -> bool:

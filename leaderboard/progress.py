@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, TextIO
 
+from leaderboard.render.shared import plain
+
 if TYPE_CHECKING:
     from leaderboard.engine import Engine
 
@@ -26,7 +28,7 @@ class Progress:
         """A finished job (a line that stays), or just a moment to redraw the status."""
         if line:
             self._erase()
-            print(f"[{engine.done}/{engine.total}] {line}", file=self.stream, flush=True)
+            print(plain(f"[{engine.done}/{engine.total}] {line}"), file=self.stream, flush=True)
         if self.live:
             self._draw(engine)
 

@@ -11,6 +11,7 @@ from leaderboard.engine import BROKEN, read_record
 from leaderboard.estimate import OVERHEAD
 from leaderboard.jobs import Job
 from leaderboard.record import Record
+from leaderboard.render.shared import plain
 from leaderboard.state import EngineState, is_worked_on, read_state
 from leaderboard.store import Run, open_run
 
@@ -51,7 +52,7 @@ def describe(folder: Path) -> str:
         lines.append("The same `run` command goes on from here.")
     elif counts.keys() & set(BROKEN) and not alive:
         lines.append("`run --retry-failed` computes the failed ones again.")
-    return "\n".join(lines)
+    return "\n".join(plain(line) for line in lines)  # reasons and names are other people's
 
 
 def _state(alive: bool, state: EngineState | None, left: int) -> str:

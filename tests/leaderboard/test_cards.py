@@ -130,3 +130,8 @@ def test_knowing_the_defense_counts() -> None:
     records = [*defended("fedavg", 9), *defended("mp-dp", 0)]
     assert verdicts(records, "mp-dp") == {"reconstruction server": HELD}
     assert verdicts([*records, knowing("mp-dp", 7)], "mp-dp") == {"reconstruction server": BROKEN}
+
+
+def test_a_guess_alone_is_no_attack() -> None:
+    guessed = [reconstruction("x", "prior", plus(0)), reconstruction("x", "slow", status="skipped")]
+    assert verdicts([*defended("fedavg", 9), *guessed], "x") == {"reconstruction server": NOT_ASKED}

@@ -47,11 +47,11 @@ def wait_until(condition: Callable[[], bool], seconds: float = 240) -> None:
 
 
 def group_members(group: int) -> list[str]:
-    """The processes of a process group that still live."""
+    """The processes of a session that still live: workers have process groups of their own within the engine's."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
-            state, _, of_group = stat.read_text().rsplit(")", 1)[1].split()[:3]
+            state, _, _, of_group = stat.read_text().rsplit(")", 1)[1].split()[:4]
         except OSError:
             continue
         if int(of_group) == group and state != "Z":

@@ -96,5 +96,5 @@ def test_no_secret_leaves_the_folder_of_its_training(home: Path, outcomes: list[
 def test_nothing_published_tells_whose_machine_it_was(home: Path, outcomes: list[Outcome]) -> None:
     text = content(home / "published")
     assert outcomes[1].code == 0
-    for name in (str(home), str(Path.home()) + "/", platform.node()):
+    for name in filter(lambda n: len(n) > 3, (str(home), str(Path.home()) + "/", platform.node())):
         assert name.encode() not in text
