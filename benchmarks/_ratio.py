@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
@@ -16,6 +17,17 @@ PEERS = "LEAKBOARD_PEERS"
 #: exit code of a benchmark whose peer is not there
 NOT_INSTALLED = 3
 ENVIRONMENTS = Path(__file__).resolve().parent.parent / ".cache" / "bench"
+
+
+def add_parts(parser: argparse.ArgumentParser, *allowed: str) -> None:
+    """Let a script take names of its parts, any or none; argparse cannot: it holds an empty list against `choices`."""
+
+    def part(name: str) -> str:
+        if name not in allowed:
+            raise argparse.ArgumentTypeError(f"'{name}' is no part: allowed are {', '.join(allowed)}")
+        return name
+
+    parser.add_argument("parts", nargs="*", type=part, metavar="PART", help=f"of {', '.join(allowed)}")
 
 
 def cpu_seconds(work: Callable[[], object]) -> float:

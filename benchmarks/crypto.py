@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import numpy as np
 
-from benchmarks._ratio import cpu_seconds, least, line, peer_python, peer_seconds
+from benchmarks._ratio import add_parts, cpu_seconds, least, line, peer_python, peer_seconds
 from core.randomness import Stream
 from defenses.crypto.discrete_log import discrete_log_of
 from defenses.crypto.fixed_point import Integers, Packing
@@ -142,8 +142,8 @@ PARTS = {"paillier": paillier, "functional": functional}
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", choices=list(PARTS), default=list(PARTS))
+    add_parts(parser, *PARTS)
     parser.add_argument("--rounds", type=int, default=3, help="how often each is timed; the best counts")
     given = parser.parse_args()
-    for part in given.parts:
+    for part in given.parts or PARTS:
         PARTS[part](given.rounds)

@@ -29,7 +29,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks._ratio import line
+from benchmarks._ratio import add_parts, line
 
 MODEL: dict[str, Any] = {"model": "mlp", "model_parameters": {"hidden": [32]}}
 RECORDS, BATCH, SHAPE, CLASSES = 16, 4, (1, 32, 32), 10
@@ -157,7 +157,7 @@ def ratios(defenses: list[str], most: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", choices=["rounds", "clients", "ratios"], default=["rounds", "clients"])
+    add_parts(parser, "rounds", "clients", "ratios")
     parser.add_argument("--defense", nargs="+", default=list(DEFENSES))
     parser.add_argument("--short", action="store_true", help="up to 100 rounds and 100 clients")
     parser.add_argument("--one", help=argparse.SUPPRESS)
@@ -168,7 +168,7 @@ def main() -> None:
     elif "ratios" in given.parts:
         ratios(given.defense, most)
     else:
-        table(given.parts, given.defense, most)
+        table(given.parts or ["rounds", "clients"], given.defense, most)
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ from attacks.membership._signals import output_errors, outputs_and_features
 from attacks.membership.lira import Lira
 from attacks.membership.nasr import last_layer_gradients
 from attacks.membership.rmia import Rmia
-from benchmarks._ratio import cpu_seconds, line
+from benchmarks._ratio import add_parts, cpu_seconds, line
 from core import registry
 from core.seeds import derive_seed
 from datasets.base import LabelledImages
@@ -241,15 +241,16 @@ def compare_gradients(rounds: int) -> None:
 def main() -> None:
     """Print one JSON line a ratio."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", choices=["pool", "gradients"], default=["pool", "gradients"])
+    add_parts(parser, "pool", "gradients")
     parser.add_argument("--rounds", type=int, default=3, help="how often each way is timed")
     native = bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
     parser.add_argument("--bfloat16", action=argparse.BooleanOptionalAction, default=native)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    if "gradients" in args.parts:
+    parts = args.parts or ["pool", "gradients"]
+    if "gradients" in parts:
         compare_gradients(args.rounds)
-    if "pool" in args.parts:
+    if "pool" in parts:
         compare_pools(args.rounds, "bfloat16" if args.bfloat16 else "float32")
 
 

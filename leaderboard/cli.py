@@ -13,6 +13,7 @@ from typing import NoReturn
 
 from core.errors import UserError
 from core.registry import FOLDERS, ROOT, entries, installed_files, load_file
+from leaderboard.finished import repeat
 
 KINDS = {"defenses": "defense", "attacks": "attack", "datasets": "dataset", "models": "model", "metrics": "metric"}
 EPILOG = "Exit codes: 0 all cells worked; 1 some cells failed; 2 a mistake in what was given; 130 stopped by Ctrl-C."
@@ -129,6 +130,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             load_file(file)
         if args.command == "list":
             return list_plugins(args.kind, args.json)
+        if args.command == "run" and (code := repeat(args)) is not None:
+            return code
         from leaderboard import commands
 
         command: Callable[[argparse.Namespace], int] = getattr(commands, args.command)

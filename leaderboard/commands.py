@@ -19,6 +19,7 @@ from leaderboard.engine import Engine, Report
 from leaderboard.estimate import estimate
 from leaderboard.executors.base import Executor
 from leaderboard.executors.local import LocalExecutor
+from leaderboard.finished import remember
 from leaderboard.images import originals, reconstructions
 from leaderboard.listing import cell_tables
 from leaderboard.page import write_page
@@ -33,6 +34,7 @@ from leaderboard.publishing import verify as compute_again
 from leaderboard.record import Record
 from leaderboard.render import to_csv, to_json, to_latex, to_markdown, to_terminal
 from leaderboard.render.shared import plain
+from leaderboard.sandbox import opened_files
 from leaderboard.scaffold import new_plugin
 from leaderboard.schedule import costs
 from leaderboard.state import only_engine
@@ -58,7 +60,8 @@ def run(args: argparse.Namespace) -> int:
         download=args.download,
         fresh_keys=args.fresh_keys,
     )
-    plan = make_plan(suite, options)
+    with opened_files() as data:
+        plan = make_plan(suite, options)
     if args.dry_run:
         _print_plan(plan, _workers(args.workers))
         return 0
@@ -66,14 +69,19 @@ def run(args: argparse.Namespace) -> int:
     with only_engine(folder):
         done = _do(plan, folder, args)
     opened = open_run(folder)
-    for ranking in opened.rankings():
-        print(to_terminal(ranking, _width()))
-        print()
-    _print_broken(opened)
+    text = "".join(f"{to_terminal(ranking, _width())}\n\n" for ranking in opened.rankings())
+    text += "".join(f"{line}\n" for line in _broken(opened))
     if done.unwritten:
-        print(f"{done.unwritten} cells have no record, since it could not be written: the same command tries again.")
-    print(f"page: {_write_page(opened)}")
-    return 1 if done.broken else 0
+        text += f"{done.unwritten} cells have no record, since it could not be written: the same command tries again.\n"
+    print(text, end="", flush=True)
+    page = f"page: {_write_page(opened)}"
+    print(page)
+    code = 1 if done.broken else 0
+    settled = not done.unwritten and not (args.retry_failed and done.broken)
+    if settled and len(opened.records) == len(plan.cells):
+        began = f"{suite.name}: {len(plan.cells)} cells, {len(plan.cells)} already there"
+        remember(args, folder, data, began, text + page, code)
+    return code
 
 
 def _do(plan: Plan, folder: Path, args: argparse.Namespace) -> Report:
@@ -276,10 +284,10 @@ def _print_plan(plan: Plan, workers: int) -> None:
     print(f"About {sum(guess.values()) / workers / 60:.1f} minutes with {workers} workers, if nothing were there yet.")
 
 
-def _print_broken(opened: Run) -> None:
-    for record in opened.records:
-        if record.status != "ok":
-            print(plain(f"{record.status}: {record.cell.slug}: {record.reason}"))
+def _broken(opened: Run) -> list[str]:
+    """A line for every cell that did not work."""
+    broken = [record for record in opened.records if record.status != "ok"]
+    return [plain(f"{record.status}: {record.cell.slug}: {record.reason}") for record in broken]
 
 
 def _check_share(share: float, executor: str) -> None:

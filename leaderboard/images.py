@@ -15,7 +15,7 @@ from datasets.base import ImagePool
 from datasets.loading import load_pool
 from leaderboard.answers import load_answer
 from leaderboard.jobs import Job, Locations
-from leaderboard.record import Record
+from leaderboard.record import Record, TrainingSpec
 from leaderboard.soundness import places
 from metrics.matching import match
 
@@ -42,9 +42,9 @@ def originals(record: Record, job: Job | None) -> Tensor | None:
     if "download" in locations.dataset:  # nothing is fetched for the sake of a picture
         locations = locations.model_copy(update={"dataset": {**locations.dataset, "download": False}})
     # one load a data set: everything else is blanked out of the cache's key
-    bare = Job(
-        run="", training=training.model_copy(update={"seed": 0}), training_key="", data_digest="", locations=locations
-    )
+    data = training.dataset
+    spec = TrainingSpec(dataset=data, model=data, defense=data, training={}, observe={}, seed=0)
+    bare = Job(run="", training=spec, training_key="", data_digest="", locations=locations)
     pool = _pool(bare.model_dump_json())
     if pool is None or not all(0 <= index < len(pool.labels) for index in record.target_indices):
         return None

@@ -116,11 +116,15 @@ class Run:
         """Where the page goes."""
         return self.folder / "report"
 
-    def boards(self) -> list[Board]:
-        """The rankings of this run, with the evidence behind them."""
+    @cached_property
+    def _boards(self) -> list[Board]:
         from leaderboard.tables import ranking_boards
 
         return ranking_boards(self.records, self.file.control, self.file.utility_gate)
+
+    def boards(self) -> list[Board]:
+        """The rankings of this run, with the evidence behind them; computed once, for tables and page."""
+        return self._boards
 
     def rankings(self) -> list[Table]:
         """The ranking tables of this run."""

@@ -1,0 +1,126 @@
+"""A finished run answers at once, and only while nothing that it came from has changed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from core.registry import ROOT
+from leaderboard import finished
+from leaderboard.cli import build_parser
+from leaderboard.finished import remember, repeat
+from tests.leaderboard.runs import TINY_CELLS, call
+
+
+class Done:
+    """A folder that looks like that of a finished run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.run, self.suite, self.data = folder / "run", folder / "suite.yaml", folder / "data" / "images.npz"
+        self.record, self.page = self.run / "records" / "a.json", self.run / "report" / "index.html"
+        self.plugin = folder / "own.py"
+        for path in (self.record, self.page, self.run / "run.json", self.suite, self.data, self.plugin):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("name: x\n")
+
+    def args(self, *more: str) -> argparse.Namespace:
+        given = ["run", "--suite", str(self.suite), "--out", str(self.run), "--plugin", str(self.plugin), *more]
+        return build_parser().parse_args(given)
+
+    def remember(self, code: int = 0) -> None:
+        remember(self.args(), self.run, [str(self.data)], "x: 1 cells, 1 already there", "the table", code)
+
+
+@pytest.fixture
+def done(tmp_path: Path) -> Done:
+    return Done(tmp_path)
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_the_same_command_gives_the_same_answer(done: Done, code: int, capsys: pytest.CaptureFixture[str]) -> None:
+    done.remember(code)
+    assert repeat(done.args()) == code
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("the table\n", "x: 1 cells, 1 already there\n")
+
+
+def test_where_it_is_computed_does_not_matter(done: Done) -> None:
+    done.remember()
+    assert repeat(done.args("--workers", "2")) == 0
+
+
+CHANGES: dict[str, Callable[[Done], object]] = {
+    "suite": lambda d: d.suite.write_text("name: y\n"),
+    "data": lambda d: d.data.write_text("more"),
+    "data added": lambda d: (d.data.parent / "another.npz").touch(),
+    "data gone": lambda d: d.data.unlink(),
+    "plugin": lambda d: d.plugin.write_text("x = 1"),
+    "record": lambda d: d.record.write_text("{}"),
+    "record added": lambda d: (d.record.parent / "b.json").touch(),
+    "records gone": lambda d: d.record.unlink(),
+    "page gone": lambda d: d.page.unlink(),
+    "plan": lambda d: (d.run / "run.json").write_text("{}"),
+    "nonsense": lambda d: (d.run / finished.NAME).write_text("[]"),
+    "half": lambda d: (d.run / finished.NAME).write_text(json.dumps({"fingerprint": "x"})),
+    "nothing kept": lambda d: (d.run / finished.NAME).unlink(),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_any_change_means_a_real_run(done: Done, change: str) -> None:
+    done.remember()
+    assert repeat(done.args()) == 0
+    CHANGES[change](done)
+    assert repeat(done.args()) is None
+
+
+@pytest.mark.parametrize("more", ["--dry-run", "--retry-failed", "--fresh-keys", "--download", "--seed=3"])
+def test_another_question_means_a_real_run(done: Done, more: str) -> None:
+    done.remember()
+    assert repeat(done.args(more)) is None
+
+
+def test_changed_code_means_a_real_run(done: Done, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    # prepare: a checkout of its own
+    module = tmp_path / "checkout" / "core" / "module.py"
+    (tmp_path / "checkout" / "leaderboard" / "assets").mkdir(parents=True)
+    module.parent.mkdir()
+    module.write_text("x = 1")
+    monkeypatch.setattr(finished, "ROOT", tmp_path / "checkout")
+    done.remember()
+    assert repeat(done.args()) == 0
+    # execute and assert
+    module.write_text("x = 23")
+    assert repeat(done.args()) is None
+
+
+def test_the_folder_of_a_suite_is_found_without_reading_it_all() -> None:
+    args = build_parser().parse_args(["run", "--suite", "quick"])
+    assert finished._folder(args) == Path("runs") / "quick"
+
+
+@pytest.mark.slow
+def test_a_second_run_needs_no_torch(tiny_suite: Path, tiny_run: Path) -> None:
+    code = (
+        "import sys; from leaderboard.cli import main; code = main(sys.argv[1:]); "
+        "sys.exit(77 if 'torch' in sys.modules else code)"
+    )
+    first = call("table", "--out", tiny_run)
+    again = subprocess.run(
+        [sys.executable, "-c", code, "run", "--suite", str(tiny_suite), "--out", str(tiny_run)],
+        cwd=ROOT,
+        env=dict(os.environ),  # as Python knows it: pytest's readline sets COLUMNS behind its back
+        capture_output=True,
+        text=True,
+    )
+    assert again.returncode == 0, again.stderr
+    assert f"{TINY_CELLS} cells, {TINY_CELLS} already there" in again.stderr
+    assert first.out.strip() in again.stdout
+    assert again.stdout.endswith(f"page: {tiny_run / 'report' / 'index.html'}\n")
