@@ -1,12 +1,13 @@
 """Peak memory and CPU time of a federation as clients and rounds grow, and what its transcript takes on disk.
 
-    .venv/bin/python benchmarks/scale.py [rounds] [clients] [ratios] [--defense D ...] [--short]
+    .venv/bin/python benchmarks/scale.py [rounds] [clients] [ratios] [units] [--defense D ...] [--short]
 
 rounds   5 clients, 10, 100 and 1,000 rounds, nothing observed. Memory must be flat.
 clients  5, 100 and 1,000 clients, 2 rounds, of which the last is observed (2 probes of one record; the messages of 4
          witnesses are kept). Memory must be linear, with a client's message as its constant.
 ratios   Both as ratios, one JSON line each: peak after the most rounds against 10; what a client more takes between 5
          clients and the most, against the size of its message.
+units    What one more of something costs: a party, a value in the server's mean. They are for docs/scaling.md.
 
 The data is synthetic: images of 1 x 32 x 32 as in `quick`, 16 records a client (digits would have one at 1,000
 clients), batches of 4. The network is an mlp with one hidden layer of 32 units: 33,130 parameters, about as many as
@@ -29,7 +30,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks._ratio import add_parts, line
+from benchmarks._ratio import add_parts, cpu_seconds, line
+from federation.settings import Public, Training
 
 MODEL: dict[str, Any] = {"model": "mlp", "model_parameters": {"hidden": [32]}}
 RECORDS, BATCH, SHAPE, CLASSES = 16, 4, (1, 32, 32), 10
@@ -56,6 +58,25 @@ def order_of(defense: str, clients: int, rounds: int, observed: bool) -> dict[st
     }
 
 
+def _public(order: dict[str, Any]) -> Public:
+    """The public settings of a measurement."""
+    clients, rounds = order["clients"], order["rounds"]
+    return Public(
+        defense=order["defense"],
+        parameters=order["parameters"],
+        **MODEL,
+        shape=SHAPE,
+        classes=CLASSES,
+        mean=(0.5,),
+        std=(0.25,),
+        training=Training(
+            rounds=rounds, batch_size=BATCH, clients=clients, participants=order["participants"], learning_rate=0.05
+        ),
+        total_rounds=rounds,
+        shard_sizes=(RECORDS,) * clients,
+    )
+
+
 def measure(order: dict[str, Any]) -> dict[str, Any]:
     """Run one federation in this process and say what it took."""
     import torch
@@ -64,29 +85,15 @@ def measure(order: dict[str, Any]) -> dict[str, Any]:
     from datasets.base import LabelledImages
     from defenses.base import Defense
     from federation.rounds import Federation
-    from federation.settings import Public, Training, Watch, client_name
+    from federation.settings import Watch, client_name
     from federation.transcript import Transcript
     from federation.view import seeable
 
     torch.set_num_threads(1)
-    clients, rounds = order["clients"], order["rounds"]
-    training = Training(
-        rounds=rounds, batch_size=BATCH, clients=clients, participants=order["participants"], learning_rate=0.05
-    )
+    clients = order["clients"]
     defense = registry.create("defense", order["defense"], order["parameters"])
     assert isinstance(defense, Defense)
-    public = Public(
-        defense=order["defense"],
-        parameters=order["parameters"],
-        **MODEL,
-        shape=SHAPE,
-        classes=CLASSES,
-        mean=(0.5,),
-        std=(0.25,),
-        training=training,
-        total_rounds=rounds,
-        shard_sizes=(RECORDS,) * clients,
-    )
+    public = _public(order)
     generator = torch.Generator().manual_seed(0)
     images = torch.rand(clients, RECORDS, *SHAPE, generator=generator)
     labels = torch.randint(0, CLASSES, (clients, RECORDS), generator=generator)
@@ -100,7 +107,7 @@ def measure(order: dict[str, Any]) -> dict[str, Any]:
         Transcript(tuple(seeable(o) for o in outcome.transcript.observations)).save(Path(folder))
         stored = sum(path.stat().st_size for path in Path(folder).iterdir())
     probes = 2 * int(order["observed"])
-    steps = outcome.client_rounds + probes * training.per_round
+    steps = outcome.client_rounds + probes * public.training.per_round
     return {"mib": (peak - before) / MIB, "ms": 1000 * seconds / steps, "stored": stored / MIB, "seconds": seconds}
 
 
@@ -155,9 +162,31 @@ def ratios(defenses: list[str], most: int) -> None:
         print(line(f"{defense}: memory of one client more, in gradients", each, message, "KiB"), flush=True)
 
 
+def units() -> None:
+    """Unit costs of the federation by itself: no training."""
+    import torch
+
+    from defenses.base import mean
+    from defenses.fedavg import FedAvg
+    from federation.rounds import Federation
+
+    torch.set_num_threads(1)
+    gradients = [{"w": torch.randn(PARAMETERS)} for _ in range(1000)]
+    seconds = cpu_seconds(lambda: mean(gradients))
+    print(
+        f"mean of 1,000 gradients: {seconds:.3f} CPU s, {1e9 * seconds / 1000 / PARAMETERS:.1f} ns a value", flush=True
+    )
+    for clients in (1000, 10_000):
+        order = {**order_of("fedavg", clients, 1, observed=False), "participants": 10}
+        public, before, started = _public(order), _resident(), time.process_time()
+        federation = Federation(FedAvg(), public, {}, None, 0)
+        seconds, each = time.process_time() - started, (_resident() - before) / len(federation.parties) / 1024
+        print(f"{clients:,} parties: {seconds:.2f} CPU s, {each:.1f} KiB each", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_parts(parser, "rounds", "clients", "ratios")
+    add_parts(parser, "rounds", "clients", "ratios", "units")
     parser.add_argument("--defense", nargs="+", default=list(DEFENSES))
     parser.add_argument("--short", action="store_true", help="up to 100 rounds and 100 clients")
     parser.add_argument("--one", help=argparse.SUPPRESS)
@@ -165,6 +194,8 @@ def main() -> None:
     most = 100 if given.short else 1000
     if given.one:
         print(json.dumps(measure(json.loads(given.one))))
+    elif "units" in given.parts:
+        units()
     elif "ratios" in given.parts:
         ratios(given.defense, most)
     else:

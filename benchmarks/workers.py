@@ -4,6 +4,7 @@
 
 workers   The whole command on a small suite, wall time: with one worker, then with two. It needs two idle cores; on a
           busy machine the ratio says nothing.
+overhead  What a cell costs besides its attack: opening the view, handing it over, scoring; CPU seconds.
 second    The same command again, when all is there: CPU seconds, against the 3 seconds that are allowed.
 """
 
@@ -11,16 +12,20 @@ from __future__ import annotations
 
 import argparse
 import os
+import pickle
 import resource
 import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks._ratio import line
+from benchmarks._ratio import cpu_seconds, line
+from leaderboard.jobs import Job
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -50,6 +55,27 @@ def run(suite: Path, out: Path, workers: int) -> tuple[float, float]:
     return wall, now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime
 
 
+def overhead(folder: Path) -> float:
+    """The mean CPU seconds that the cells of a finished run need besides their attacks, once all is imported."""
+    import torch
+
+    from leaderboard.answers import load_answer
+    from leaderboard.errands import make_errand
+    from leaderboard.scoring import score
+    from leaderboard.store import open_run
+
+    torch.set_num_threads(1)
+    jobs = open_run(folder).jobs
+
+    def one(job: Job) -> None:
+        errand = replace(make_errand(job), portions=())
+        pickle.loads(pickle.dumps(errand))
+        score(job, load_answer(job.answer_file)[0])
+
+    one(jobs[0])
+    return sum(cpu_seconds(partial(one, job)) for job in jobs) / len(jobs)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--short", action="store_true", help="a tenth of the work: only the second run means anything")
@@ -66,6 +92,8 @@ def main() -> None:
             busy = f", load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores" if hasattr(os, "getloadavg") else ""
             name = f"2 workers against 1 (needs two idle cores{busy})"
             print(line(name, cells / two, cells / one, "cells / wall s", 1.8, at_most=False), flush=True)
+        name = "a cell's overhead against the second that is allowed"
+        print(line(name, overhead(Path(folder) / "two"), 1.0, "CPU s", 1.0), flush=True)
         best = min(run(suite, Path(folder) / "two", 2)[1] for _ in range(2))
         print(line(f"second run of a finished suite of {cells} cells", best, ALLOWED, "CPU s", 1.0), flush=True)
 
