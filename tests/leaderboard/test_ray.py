@@ -1,4 +1,4 @@
-"""A real Ray on this machine, with two workers: the records of a local run, also when one worker is killed."""
+"""A real Ray on this machine, with two workers: the records of a local run, also when one of them is killed."""
 
 from __future__ import annotations
 
@@ -14,16 +14,42 @@ import pytest
 from core.registry import ROOT
 from leaderboard.executors.memory import PROC
 from leaderboard.state import read_state
+from tests.leaderboard.plugin_texts import ATTACK_HEAD
 from tests.leaderboard.runs import TINY_CELLS, comparable
 from tests.leaderboard.test_killed import children
 from tests.leaderboard.test_resume import wait_until
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install -r requirements-ray.txt")
 
+SHARES_GPU = (
+    ATTACK_HEAD
+    + """
+class SharesGpu(MembershipAttack):
+    '''Tells which GPUs it was given.'''
+    name: ClassVar[str] = "shares-gpu"
+    def infer(self, knowledge, task):
+        print("GPUs:", os.environ.get("CUDA_VISIBLE_DEVICES"))
+        scores = torch.zeros(len(task.candidates))
+        return MembershipAnswer(scores, scores > 0)
+"""
+)
 
-def ray_workers(driver: int) -> list[int]:
-    """The Ray workers below a driver that do a job now: those with a job's process below them."""
-    found, waiting = [], children(driver)
+
+def start(suite: Path, folder: Path, address: str, *options: str) -> subprocess.Popen[str]:
+    command = [sys.executable, str(ROOT / "run_benchmark.py"), "run", "--suite", str(suite), "--out", str(folder)]
+    return subprocess.Popen(
+        [*command, "--executor", "ray", "--workers", "2", *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=folder.parent,
+        env={**os.environ, "RAY_ADDRESS": address},
+    )
+
+
+def ray_workers(above: int) -> list[int]:
+    """The Ray workers below a process that do a job now: those with a job's process below them."""
+    found, waiting = [], children(above)
     while waiting:
         process = waiting.pop()
         waiting += children(process)
@@ -38,19 +64,10 @@ def ray_workers(driver: int) -> list[int]:
 
 @pytest.mark.slow
 def test_a_killed_ray_worker_costs_no_record(tiny_suite: Path, tiny_run: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    command = [sys.executable, str(ROOT / "run_benchmark.py"), "run", "--suite", str(tiny_suite), "--out", str(folder)]
-    began = time.monotonic()
-    process = subprocess.Popen(
-        [*command, "--executor", "ray", "--workers", "2"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        cwd=tmp_path,
-        env={**os.environ, "RAY_ADDRESS": "local"},
-    )
+    folder, began = tmp_path / "run", time.monotonic()
+    process = start(tiny_suite, folder, "local")
     try:
-        # one of them is killed as soon as it has a job's process: first the training's
+        # as soon as it has a job's process: first the training's
         wait_until(lambda: bool(ray_workers(process.pid)) or process.poll() is not None, seconds=900)
         victim = ray_workers(process.pid)[0]
         state = read_state(folder)
@@ -65,3 +82,38 @@ def test_a_killed_ray_worker_costs_no_record(tiny_suite: Path, tiny_run: Path, t
     assert comparable(folder) == comparable(tiny_run)
     assert list(folder.rglob("*.part")) == []
     print(f"\none of two Ray workers killed; {TINY_CELLS} records equal; {time.monotonic() - began:.0f} s")
+
+
+@pytest.mark.slow
+def test_a_machine_that_dies_costs_no_record_and_cells_share_a_gpu(
+    tiny_suite: Path, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ray.cluster_utils import Cluster
+
+    monkeypatch.setenv("RAY_worker_niceness", "0")
+    (tmp_path / "gpu.py").write_text(SHARES_GPU)
+    folder, began = tmp_path / "run", time.monotonic()
+    # two machines, as far as Ray knows, with a GPU each that only Ray believes in
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "num_gpus": 1, "include_dashboard": False})
+    process = None
+    try:
+        machine = cluster.add_node(num_cpus=1, num_gpus=1)
+        raylet = machine.all_processes["raylet"][0].process.pid
+        process = start(
+            tiny_suite, folder, cluster.address, "--gpus-per-cell", "0.5", "--plugin", str(tmp_path / "gpu.py")
+        )
+        wait_until(lambda: bool(ray_workers(raylet)) or process.poll() is not None, seconds=900)
+        assert process.poll() is None
+        cluster.remove_node(machine, allow_graceful=False)
+        out, _ = process.communicate(timeout=1800)
+    finally:
+        if process is not None:
+            process.kill()
+        cluster.shutdown()
+    assert process.returncode == 0, out
+    found, expected = comparable(folder), comparable(tiny_run)
+    assert {name: found[name] for name in expected} == expected
+    assert len(list((folder / "records").glob("*.json"))) == TINY_CELLS + 1
+    (log,) = (folder / "logs").glob("*shares-gpu*")
+    assert "GPUs: 0\n" in log.read_text()
+    print(f"\none of two machines killed; {TINY_CELLS} records equal; {time.monotonic() - began:.0f} s")
