@@ -26,7 +26,7 @@ lint: $(VENV)/.installed-dev  ## ruff (check and format) and mypy --strict
 audit-deps:  ## look for known vulnerabilities of the pinned packages; needs the network (docs/security.md)
 	$(PYTHON) -m venv .cache/audit
 	.cache/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit==2.10.1
-	.cache/audit/bin/pip-audit --strict --disable-pip --no-deps -r requirements.txt -r requirements-dev.txt
+	.cache/audit/bin/pip-audit --strict --disable-pip --no-deps -r requirements.txt -r requirements-dev.txt -r requirements-ray.txt
 
 clean:  ## remove the environment and caches (runs/ stays)
 	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis

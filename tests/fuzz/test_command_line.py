@@ -17,7 +17,7 @@ from leaderboard import cli, commands, publishing
 from tests.fuzz.harness import RAN, REFUSED, examples, time_limit, writes_only_in
 from tests.leaderboard.runs import forget_plugins
 
-COMMANDS = ("run", "list", "table", "report", "show", "new", "check", "compare", "submit", "verify")
+COMMANDS = ("run", "list", "table", "report", "show", "new", "check", "compare", "submit", "verify", "status")
 OPTIONS = (
     *(
         "--suite",
@@ -41,6 +41,8 @@ OPTIONS = (
         "--paper",
         "--target",
         "--to",
+        "--executor",
+        "--gpus-per-cell",
     ),
     *("--json", "--allow-dirty", "--data", "--mark", "-h", "--", "-", "--unknown", "--format=md", "--seed=x"),
 )
@@ -102,6 +104,9 @@ VALUES = (
         "digits:x",
         "%s%n",
         "$(touch x)",
+        "local",
+        "ray",
+        "0.5",
     ),
 )
 #: plugin files with which something is wrong
