@@ -179,7 +179,7 @@ def test_matching_is_far_above_the_plain_attack_on_the_noisy_gradient(variant: s
 
 @pytest.mark.slow
 def test_a_model_that_has_learned_its_records_hides_nothing() -> None:
-    """V1's exact gradient alone fades with the residuals (8 dB here, below any guess); margin 6 dB over the mean image."""
+    """V1's exact gradient alone fades with the residuals (8 dB here); margin 6 dB over the mean image."""
     watch = Watch(rounds=("last",), targets=4, probe_batch=1)
     made = run(
         create("mp-dp", variant="V1", noise=False),
