@@ -254,7 +254,7 @@ def _attacked(setting: _Setting, goal: str) -> Table:
     """Accuracy and what the paper's attack achieves; behind it our strongest attack, which the paper does not have."""
     images, choice = goal == "reconstruction", _choose(setting, goal)
     assert choice is not None
-    mses = [Column("test_mse", "Test-MSE", "", "higher"), Column("feat_mse", "Feat-MSE", "", "higher")]
+    mses = [Column("test_mse", "Test-MSE", "", "higher"), Column("feat_mse", "Feat-MSE", "", "higher", significant=2)]
     shown = [PSNR, *mses] if images else [ASR]
     score = "psnr" if images else "auc"
     most = Column("most", f"strongest attack's {score.upper()}", "dB" if images else "", "lower")

@@ -30,6 +30,8 @@ class Column:
     direction: Direction | None = None
     digits: int = 2
     help: str = ""
+    #: so many significant digits in place of decimals, for values whose size nobody can know beforehand
+    significant: int | None = None
 
     @property
     def header(self) -> str:
@@ -45,8 +47,11 @@ class Column:
 
         >>> Column("auc", "AUC").number(-0.001)
         '0.00'
+        >>> Column("feat", "Feat-MSE", significant=2).number(0.0000471)
+        '4.7e-05'
         """
-        shown = str(value) if isinstance(value, int) else f"{value:.{self.digits}f}"
+        form = f".{self.digits}f" if self.significant is None else f".{self.significant}g"
+        shown = str(value) if isinstance(value, int) else f"{value:{form}}"
         return shown.removeprefix("-") if float(shown) == 0 else shown
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from dataclasses import replace
 
 from leaderboard.render.shared import RAISED, plain, remarks
 from leaderboard.table import NOTHING, Cell, Column, Row, Table
 
 #: what a document must load
 PACKAGES = r"\usepackage{booktabs,graphicx}"
+#: rows that a page holds
+ROWS = 40
 #: letters that pdfLaTeX's default encoding has not; their nearest in ASCII is not always their own decomposition
 _LETTERS = dict(zip("ÐÞðþĐđĦħĸŊŋŦŧ", ["D", "Th", "d", "th", "D", "d", "H", "h", "k", "N", "n", "T", "t"], strict=True))
 _UNKNOWN = set("ĄąĘęĮįŲųĿŀŉſªº") | set(_LETTERS)
@@ -71,8 +74,20 @@ def _latex_cell(cell: Cell, column: Column, mark: str) -> str:
 def to_latex(table: Table) -> str:
     r"""A `table` float: the best bold, intervals with ±, unranked rows below a rule; scaled down where it is too wide.
 
-    Its first line is a comment that names the packages that the document must load.
+    A table too long for a page becomes several. The first line is a comment that names the packages that the document
+    must load.
     """
+    rows = [row for _, ranked, muted in table.groups() for row in (*ranked, *muted)]
+    parts = [rows[start : start + ROWS] for start in range(0, len(rows), ROWS)] or [rows]
+    titles = (
+        [table.title] if len(parts) == 1 else [f"{table.title} ({n} of {len(parts)})" for n in range(1, len(parts) + 1)]
+    )
+    return "\n".join(
+        _float(replace(table, title=title, rows=tuple(part))) for title, part in zip(titles, parts, strict=True)
+    )
+
+
+def _float(table: Table) -> str:
     marks = table.footnotes()
 
     def line(row: Row) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from leaderboard.paper_tables import paper_tables
 from leaderboard.phases import phase_tables
 from leaderboard.render import to_latex
 from leaderboard.render.latex import PACKAGES
-from leaderboard.table import Table
+from leaderboard.table import Cell, Row, Table
 from tests.leaderboard.test_charts import a_run, boards
 from tests.leaderboard.test_render import HOSTILE, TABLE, poisoned
 
@@ -62,6 +63,18 @@ def test_no_name_and_no_sign_stops_it(encoding: str, tmp_path: Path) -> None:
 def test_a_wide_table_is_made_to_fit(tmp_path: Path) -> None:
     log = compiled(tmp_path, every_kind("mp-dp"))
     assert "Overfull \\hbox" not in log
+
+
+def test_a_long_table_goes_over_several_pages(tmp_path: Path) -> None:
+    """And no row is lost: 100 rows are 40, 40 and 20."""
+    rows = tuple(Row({TABLE.columns[0].key: Cell(f"row-{n}-")}) for n in range(100))
+    long = replace(TABLE, title="Long", rows=rows)
+    log = compiled(tmp_path, [long])
+    assert "(3 pages" in log
+    assert "Float too large" not in log
+    text = to_latex(long)
+    assert [text.count(f"row-{n}-") for n in range(100)] == [1] * 100
+    assert "Long (3 of 3)" in text
 
 
 def test_what_is_not_latex_is_seen_here(tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ def test_json_comes_back() -> None:
     assert (back["schema"], table["title"], len(table["rows"])) == (1, "Who is in?", 3)
     assert table["columns"][2] == {
         **{"key": "acc", "title": "Accuracy", "unit": "%"},
-        **{"direction": "higher", "digits": 1, "help": "on the test set"},
+        **{"direction": "higher", "digits": 1, "help": "on the test set", "significant": None},
     }
     assert table["rows"][1]["cells"]["eps"] == {
         **{"value": None, "low": None, "high": None, "text": None},
