@@ -1,7 +1,8 @@
 """A finished run answers at once: where nothing changed since, the same command prints what it printed, without torch.
 
 "Nothing changed" is judged as `make` does it: by path, size and time of every file that the answer came from (our code,
-the suite, plugin files, the data, records and reconstructions, the page), besides the arguments and library versions.
+the suite, plugin files, the data, records and reconstructions, the page), besides the arguments, where data lies and
+library versions.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import os
 import re
 import shutil
 import sys
@@ -83,7 +85,7 @@ def fingerprint(args: argparse.Namespace, folder: Path, data: Iterable[str]) -> 
     files += (folder / "records").iterdir()
     parts: list[Any] = [
         {name: getattr(args, name) for name in ASKED},
-        [sys.version, versions(), _width(), str(folder.resolve())],
+        [sys.version, versions(), _width(), str(folder.resolve()), os.environ.get("LEAKBOARD_DATA")],
         sorted(_stamp(path) for path in set(files)),
     ]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()

@@ -87,6 +87,15 @@ def test_another_question_means_a_real_run(done: Done, more: str) -> None:
     assert repeat(done.args(more)) is None
 
 
+def test_data_from_elsewhere_means_a_real_run(done: Done, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files that it came from are as they were, but they are no longer the ones that are asked for."""
+    monkeypatch.setenv("LEAKBOARD_DATA", "here")
+    done.remember()
+    assert repeat(done.args()) == 0
+    monkeypatch.setenv("LEAKBOARD_DATA", "there")
+    assert repeat(done.args()) is None
+
+
 def test_changed_code_means_a_real_run(done: Done, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     # prepare: a checkout of its own
     module = tmp_path / "checkout" / "core" / "module.py"
