@@ -30,6 +30,11 @@ def module_file(name: str) -> Path | None:
 
 def imported_modules(source: str) -> set[str]:
     """The first-party modules that a source text imports anywhere (also inside functions)."""
+    return {name for name in _imported_names(source) if module_file(name) is not None}
+
+
+def _imported_names(source: str) -> set[str]:
+    """Every dotted name that an import of the text may run."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -42,13 +47,27 @@ def imported_modules(source: str) -> set[str]:
             # importing a.b.c runs a and a.b too
             parts = name.split(".")
             found |= {".".join(parts[: i + 1]) for i in range(len(parts))}
-    return {name for name in found if module_file(name) is not None}
+    return found
+
+
+def _beside(plugin: Path, name: str) -> Path | None:
+    """The file of a module that comes along with an outside plugin: of its package, or alone in its folder."""
+    folder = plugin.parent
+    while (folder / "__init__.py").is_file():
+        folder = folder.parent
+    if folder == plugin.parent:
+        # no package: a folder of single files, which may be site-packages, so packages in it are somebody else's
+        return file if (file := folder / f"{name}.py").is_file() else None
+    if name.partition(".")[0] != plugin.relative_to(folder).parts[0]:
+        return None
+    path = folder.joinpath(*name.split("."))
+    return next((file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()), None)
 
 
 @cache
 def _read(path: Path, _stamp: tuple[int, int]) -> tuple[str, frozenset[str]]:
     text = path.read_bytes()
-    return hashlib.sha256(text).hexdigest(), frozenset(imported_modules(text.decode()))
+    return hashlib.sha256(text).hexdigest(), frozenset(_imported_names(text.decode()))
 
 
 def _file_facts(path: Path) -> tuple[str, frozenset[str]]:
@@ -59,7 +78,8 @@ def _file_facts(path: Path) -> tuple[str, frozenset[str]]:
 def source_digests(roots: Iterable[str]) -> dict[str, str]:
     """Digest of every first-party module that the roots reach by imports, the roots included.
 
-    A root is a module name or the path of a plugin file (absolute, or relative to the checkout).
+    A root is a module name or the path of a plugin file (absolute, or relative to the checkout); modules that come
+    along with such a file are reached too.
     Plugins are loaded by name at run time, so they are reached only when they are roots themselves.
     """
     digests: dict[str, str] = {}
@@ -73,7 +93,9 @@ def source_digests(roots: Iterable[str]) -> dict[str, str]:
             raise FileNotFoundError(f"no first-party module {name}")
         digest, imports = _file_facts(path)
         digests[name] = digest
-        waiting += imports
+        waiting += (other for other in imports if module_file(other) is not None)
+        if name.endswith(".py"):
+            waiting += (str(file) for other in imports if (file := _beside(path, other)) is not None)
         if not name.endswith(".py") and "." in name:
             waiting.append(name.rpartition(".")[0])  # importing a.b runs a too
     # where an outside plugin lies must not matter to its records, only what it says

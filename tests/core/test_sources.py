@@ -75,6 +75,35 @@ def test_the_closure_is_transitive_and_holds_the_files_digests() -> None:
         assert digests[name] == hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+def test_what_comes_along_with_an_outside_plugin_counts(tmp_path: Path) -> None:
+    # prepare: a package with an unused module, and somebody else's package beside it
+    package, other = tmp_path / "mine", tmp_path / "theirs"
+    for folder in (package, other):
+        folder.mkdir()
+        (folder / "__init__.py").write_text("")
+    plugin, helper, deep = package / "plugin.py", package / "helper.py", package / "deep.py"
+    plugin.write_text("import theirs\nfrom core.seeds import derive_seed\nfrom mine import helper\n")
+    helper.write_text("def late():\n    import mine.deep\n")
+    deep.write_text("x = 1")
+    (package / "unused.py").write_text("")
+    # execute
+    before = source_digests([str(plugin)])
+    deep.write_text("x = 2")
+    after = source_digests([str(plugin)])
+    # assert
+    assert {name for name in before if name.endswith(".py")} == {"plugin.py", "helper.py", "deep.py", "__init__.py"}
+    assert "core.seeds" in before
+    assert [name for name in before if before[name] != after[name]] == ["deep.py"]
+
+
+def test_a_module_beside_a_single_plugin_file_counts_and_a_package_there_does_not(tmp_path: Path) -> None:
+    (tmp_path / "plugin.py").write_text("import helper, library\n")
+    (tmp_path / "helper.py").write_text("")
+    (tmp_path / "library").mkdir()
+    (tmp_path / "library" / "__init__.py").write_text("")
+    assert set(source_digests([str(tmp_path / "plugin.py")])) == {"plugin.py", "helper.py"}
+
+
 def test_unrelated_plugins_are_not_in_it() -> None:
     found = set(source_digests(["leaderboard.cell", "defenses/fedavg.py"]))
     plugins = {module_name(path) for path in plugin_files() if not path.name.startswith(("_", "base"))}
