@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 from pydantic import Field, ValidationError
+from safetensors import SafetensorError
 
 from core import registry
 from core.errors import UserError
@@ -25,6 +26,7 @@ from core.registry import ROOT
 from core.sources import source_digests
 from leaderboard.engine import Engine
 from leaderboard.executors.local import LocalExecutor
+from leaderboard.images import in_8_bits
 from leaderboard.plan import Options, Plan, make_plan
 from leaderboard.ranking import auc
 from leaderboard.record import PluginSpec, Provenance, Record, key_of
@@ -123,9 +125,9 @@ def submit(folder: Path, to: Path, allow_dirty: bool = False) -> tuple[Path, int
 
 def _pictures(path: Path) -> bytes:
     try:
-        return path.read_bytes()
-    except OSError as error:
-        raise UserError(f"The reconstructions {path} cannot be read: {error.strerror}.") from None
+        return in_8_bits(path)
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"The reconstructions {path} cannot be read: {error}.") from None
 
 
 def without_paths(record: Record) -> Record:

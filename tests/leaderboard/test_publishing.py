@@ -12,6 +12,7 @@ import pytest
 from core.files import write_text
 from core.registry import ROOT
 from leaderboard.cli import main
+from leaderboard.images import reconstructions
 from leaderboard.publishing import (
     PUBLISHED,
     PUBLISHED_FILE,
@@ -55,6 +56,21 @@ def test_what_is_published_opens_like_a_run_and_says_the_same(tiny_run: Path, pu
     mine, theirs = open_run(tiny_run), open_any(published)
     assert {r.key for r in theirs.records} == {r.key for r in mine.records}
     assert sorted(t.title for t in theirs.rankings()) == sorted(t.title for t in mine.rankings())
+
+
+@pytest.mark.slow
+def test_pictures_are_published_as_a_screen_shows_them(tiny_run: Path, published: Path) -> None:
+    shown = 0
+    for record in open_any(published).records:
+        theirs = reconstructions(record, published, None)
+        mine = reconstructions(record, tiny_run / "records", None)
+        assert (theirs is None) == (mine is None)
+        if theirs is not None and mine is not None:
+            assert float((theirs - mine.clamp(0, 1)).abs().max()) <= 0.5 / 255 + 1e-6
+            shown += 1
+            # one byte a pixel, and a header
+            assert (published / record.reconstructions).stat().st_size < mine.numel() + 2000
+    assert shown
 
 
 @pytest.mark.slow
