@@ -33,14 +33,18 @@ def imported_modules(source: str) -> set[str]:
     return {name for name in _imported_names(source) if module_file(name) is not None}
 
 
-def _imported_names(source: str) -> set[str]:
-    """Every dotted name that an import of the text may run."""
+def _imported_names(source: str | bytes, package: str = "") -> set[str]:
+    """Every dotted name that an import of the text may run; relative ones from `package`."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            module = ".".join([*above, *([node.module] if node.module else [])])
+            if not module:
+                continue
+            names = [module, *(f"{module}.{alias.name}" for alias in node.names)]
         else:
             continue
         for name in names:
@@ -50,11 +54,17 @@ def _imported_names(source: str) -> set[str]:
     return found
 
 
-def _beside(plugin: Path, name: str) -> Path | None:
-    """The file of a module that comes along with an outside plugin: of its package, or alone in its folder."""
-    folder = plugin.parent
+def _above(file: Path) -> Path:
+    """The folder that holds a file, or its outermost package."""
+    folder = file.parent
     while (folder / "__init__.py").is_file():
         folder = folder.parent
+    return folder
+
+
+def _beside(plugin: Path, name: str) -> Path | None:
+    """The file of a module that comes along with an outside plugin: of its package, or alone in its folder."""
+    folder = _above(plugin)
     if folder == plugin.parent:
         # no package: a folder of single files, which may be site-packages, so packages in it are somebody else's
         return file if (file := folder / f"{name}.py").is_file() else None
@@ -65,12 +75,18 @@ def _beside(plugin: Path, name: str) -> Path | None:
 
 
 @cache
-def _read(path: Path, _stamp: tuple[int, int]) -> tuple[str, frozenset[str]]:
+def _read(path: Path, _stamp: tuple[int, int]) -> tuple[str, frozenset[str], frozenset[str]]:
+    """Digest, first-party modules and other names that are imported."""
     text = path.read_bytes()
-    return hashlib.sha256(text).hexdigest(), frozenset(_imported_names(text.decode()))
+    try:
+        names = _imported_names(text, ".".join(path.parent.relative_to(_above(path)).parts))
+    except (SyntaxError, ValueError):  # it cannot be imported either: whoever tries will say so
+        names = set()
+    ours = frozenset(name for name in names if module_file(name) is not None)
+    return hashlib.sha256(text).hexdigest(), ours, frozenset(names - ours)
 
 
-def _file_facts(path: Path) -> tuple[str, frozenset[str]]:
+def _file_facts(path: Path) -> tuple[str, frozenset[str], frozenset[str]]:
     stat = path.stat()
     return _read(path, (stat.st_mtime_ns, stat.st_size))
 
@@ -91,11 +107,11 @@ def source_digests(roots: Iterable[str]) -> dict[str, str]:
         path = Path(name) if name.endswith(".py") else module_file(name)
         if path is None:
             raise FileNotFoundError(f"no first-party module {name}")
-        digest, imports = _file_facts(path)
+        digest, ours, others = _file_facts(path)
         digests[name] = digest
-        waiting += (other for other in imports if module_file(other) is not None)
+        waiting += ours
         if name.endswith(".py"):
-            waiting += (str(file) for other in imports if (file := _beside(path, other)) is not None)
+            waiting += (str(file) for other in others if (file := _beside(path, other)) is not None)
         if not name.endswith(".py") and "." in name:
             waiting.append(name.rpartition(".")[0])  # importing a.b runs a too
     # where an outside plugin lies must not matter to its records, only what it says

@@ -19,7 +19,7 @@ from leaderboard.engine import Engine, Report
 from leaderboard.estimate import estimate
 from leaderboard.executors.base import Executor
 from leaderboard.executors.local import LocalExecutor
-from leaderboard.finished import remember
+from leaderboard.finished import look
 from leaderboard.images import originals, reconstructions
 from leaderboard.listing import cell_tables
 from leaderboard.page import write_page
@@ -65,6 +65,7 @@ def run(args: argparse.Namespace) -> int:
     if args.dry_run:
         _print_plan(plan, _workers(args.workers))
         return 0
+    before = look(args, data, _places(plan))
     _writable(folder)
     with only_engine(folder):
         done = _do(plan, folder, args)
@@ -80,8 +81,14 @@ def run(args: argparse.Namespace) -> int:
     settled = not done.unwritten and not (args.retry_failed and done.broken)
     if settled and len(opened.records) == len(plan.cells):
         began = f"{suite.name}: {len(plan.cells)} cells, {len(plan.cells)} already there"
-        remember(args, folder, data, began, text + page, code)
+        before.remember(folder, began, text + page, code)
     return code
+
+
+def _places(plan: Plan) -> set[str]:
+    """The files and folders of this machine that the suite names: data and networks."""
+    found = [{**job.locations.dataset, **job.locations.model} for job in plan.trainings]
+    return {value for one in found for value in one.values() if isinstance(value, str)}
 
 
 def _do(plan: Plan, folder: Path, args: argparse.Namespace) -> Report:

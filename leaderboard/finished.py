@@ -1,8 +1,10 @@
 """A finished run answers at once: where nothing changed since, the same command prints what it printed, without torch.
 
 "Nothing changed" is judged as `make` does it: by path, size and time of every file that the answer came from (our code,
-the suite, plugin files, the data, records and reconstructions, the page), besides the arguments, where data lies and
-library versions.
+the suite, the data, records and reconstructions, the page), besides the arguments, the place and library versions. The
+stamps of what goes in are taken before the run and must still hold when it ends. Where more than files with fixed names
+goes in (plugins from outside, networks and data that a suite names by path, folders of pictures), nothing is kept, and
+the second run looks for itself.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import shutil
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,76 +27,98 @@ from core.registry import ROOT
 from core.sources import PACKAGES
 
 NAME = "finished.json"
-#: arguments that decide what is computed and shown; where and by how many workers is all the same
-ASKED = (
-    "suite",
-    "defense",
-    "attack",
-    "seed",
-    "device",
-    "plugin",
-    "retry_failed",
-    "fresh_keys",
-    "lpips_weights",
-    "download",
-)
+#: arguments that decide what is computed and shown; by how many workers is all the same
+ASKED = ("suite", "defense", "attack", "seed", "device", "retry_failed", "fresh_keys", "lpips_weights", "download")
+#: data of more files than this is a folder of pictures, to which others may be added anywhere
+MOST_FILES = 64
 
 
 def repeat(args: argparse.Namespace) -> int | None:
     """Print what the same command printed when it finished, and return its exit code; None where anything changed."""
     folder = _folder(args)
-    if args.dry_run or folder is None:
+    if args.dry_run or folder is None or not _plain(args):
         return None
     try:
         kept = json.loads((folder / NAME).read_text(encoding="utf-8"))
-        if kept["fingerprint"] != fingerprint(args, folder, kept["data"]):
+        if [kept["inputs"], kept["outputs"]] != [inputs(args, kept["data"]), outputs(folder)]:
             return None
         began, text, code = str(kept["began"]), str(kept["text"]), int(kept["code"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     print(began, file=sys.stderr, flush=True)
     print(text)
     return code
 
 
-def remember(args: argparse.Namespace, folder: Path, data: Iterable[str], began: str, text: str, code: int) -> None:
-    """Keep what a finished run printed; a folder that cannot be written to is not worth a word here."""
-    from core.files import write_text  # imports torch, which `repeat` does without
+@dataclass(frozen=True)
+class Before:
+    """What goes into a run, as it was when the run was planned; `stamp` is None where that cannot be told by files."""
 
-    files = sorted(data)
-    kept = {
-        "fingerprint": fingerprint(args, folder, files),
-        "data": files,
-        "began": began,
-        "text": text,
-        "code": code,
-    }
-    with suppress(OSError):
-        write_text(folder / NAME, json.dumps(kept))
+    args: argparse.Namespace
+    data: tuple[str, ...]
+    stamp: str | None
+
+    def remember(self, folder: Path, began: str, text: str, code: int) -> None:
+        """Keep what a finished run printed, unless its inputs changed meanwhile.
+
+        Nothing here is worth a word to the user: where it does not work, the second run is slower.
+        """
+        from core.files import write_text  # imports torch, which `repeat` does without
+
+        with suppress(OSError):
+            if self.stamp is None or self.stamp != inputs(self.args, self.data):
+                return
+            kept = {"inputs": self.stamp, "outputs": outputs(folder), "data": self.data}
+            write_text(folder / NAME, json.dumps({**kept, "began": began, "text": text, "code": code}))
 
 
-def fingerprint(args: argparse.Namespace, folder: Path, data: Iterable[str]) -> str:
-    """The digest of all that the answer depends on."""
+def look(args: argparse.Namespace, data: Iterable[str], places: Iterable[str]) -> Before:
+    """Stamp what goes into a run: the `data` files that were read, and the `places` that its suite names."""
+    files = tuple(sorted(data))
+    stamp = None
+    if _plain(args) and not any(places) and len(files) <= MOST_FILES:
+        with suppress(OSError):
+            stamp = inputs(args, files)
+    return Before(args, files, stamp)
+
+
+def inputs(args: argparse.Namespace, data: Iterable[str]) -> str:
+    """The digest of all that a run depends on; OSError where a file is gone."""
     from leaderboard.provenance import versions
 
     files = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
     files += (ROOT / "leaderboard" / "assets").iterdir()
-    files += (Path(name) for name in (*registry.installed_files(), *args.plugin, args.lpips_weights) if name)
+    files += [_suite_file(args.suite), *([Path(args.lpips_weights)] if args.lpips_weights else [])]
     # a file that is added to or taken from a data set changes the time of its folder
     files += (path for name in data for path in (Path(name), Path(name).parent))
-    files += [_suite_file(args.suite), folder / "run.json", folder / "report" / "index.html"]
-    files += (folder / "records").iterdir()
-    parts: list[Any] = [
-        {name: getattr(args, name) for name in ASKED},
-        [sys.version, versions(), _width(), str(folder.resolve()), os.environ.get("LEAKBOARD_DATA")],
-        sorted(_stamp(path) for path in set(files)),
-    ]
+    # where data is looked for: what is found there first may change
+    root = os.environ.get("LEAKBOARD_DATA")
+    files += [place for place in (Path(root or "~/.cache/leakboard").expanduser(),) if place.exists()]
+    asked = {name: getattr(args, name) for name in ASKED}
+    place = [str(Path.cwd()), str(Path.home()), root, sys.version, versions(), _width()]
+    return _digest([asked, place, _stamps(files)])
+
+
+def outputs(folder: Path) -> str:
+    """The digest of what a run wrote and shows."""
+    files = [folder / "run.json", folder / "report" / "index.html", *(folder / "records").iterdir()]
+    return _digest([str(folder.resolve()), _stamps(files)])
+
+
+def _plain(args: argparse.Namespace) -> bool:
+    """Whether nothing but our own code is asked for, on this machine; anything odd is for the command to refuse."""
+    odd = args.plugin or registry.installed_files() or args.executor != "local" or args.gpus_per_cell
+    return not odd and 0 <= args.workers <= 1024
+
+
+def _digest(parts: Any) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
-def _stamp(path: Path) -> tuple[str, int, int]:
-    stat = path.stat()  # a file that is gone is a change too: the OSError says so
-    return str(path.resolve()), stat.st_size, stat.st_mtime_ns
+def _stamps(files: Iterable[Path]) -> list[tuple[str, str, int, int]]:
+    """Name, what it leads to, size and time; a file that is gone is a change too: the OSError says so."""
+    stats = [(path, path.stat()) for path in set(files)]
+    return sorted((str(p.absolute()), str(p.resolve()), stat.st_size, stat.st_mtime_ns) for p, stat in stats)
 
 
 def _suite_file(name: str) -> Path:

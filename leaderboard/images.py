@@ -18,6 +18,7 @@ from leaderboard.answers import load_answer
 from leaderboard.jobs import Job, Locations
 from leaderboard.record import Record, TrainingSpec
 from leaderboard.soundness import places
+from metrics._images import sanitise
 from metrics.matching import match
 
 #: beyond these nothing is shown: no record of ours has such pictures
@@ -85,8 +86,9 @@ def in_8_bits(path: Path) -> bytes:
     with safe_open(str(path), framework="pt") as file:
         images = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         notes = file.metadata()
-    pixels = {name: (values.nan_to_num().clamp(0, 1) * 255).round().to(torch.uint8) for name, values in images.items()}
-    return save(pixels, notes)
+    # what is no number is grey here as everywhere
+    shown = {name: sanitise(values)[0].clamp(0, 1) for name, values in images.items()}
+    return save({name: (values * 255).round().to(torch.uint8) for name, values in shown.items()}, notes)
 
 
 def _showable(images: Tensor) -> bool:

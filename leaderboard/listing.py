@@ -26,7 +26,7 @@ SCORES = {
         Column("identified_lpips", "identified (LPIPS)", digits=3),
         Column("mse", "MSE", digits=4),
         Column("test_mse", "Test-MSE", digits=3),
-        Column("feat_mse", "Feat-MSE", significant=3),
+        Column("feat_mse", "Feat-MSE", digits=4, significant=3),
     ),
     "membership": (
         Column("about", "member of", help="the whole training, or the victim's batch in the observed round"),

@@ -46,7 +46,9 @@ PLAIN_ATTACK = Column(
 def _plain(column: Column) -> Column:
     """The same column for the best plain attack; without a direction, since being best there means little."""
     title, words = f"plain {column.title}", "the same for the plain attack"
-    return Column(PLAIN + column.key, title, column.unit, digits=column.digits, help=words)
+    return Column(
+        PLAIN + column.key, title, column.unit, digits=column.digits, significant=column.significant, help=words
+    )
 
 
 _IDENTIFIED = Column(

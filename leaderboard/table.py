@@ -30,7 +30,7 @@ class Column:
     direction: Direction | None = None
     digits: int = 2
     help: str = ""
-    #: so many significant digits in place of decimals, for values whose size nobody can know beforehand
+    #: values that would be shown as less than one unit of the last digit get so many significant digits instead
     significant: int | None = None
 
     @property
@@ -50,7 +50,8 @@ class Column:
         >>> Column("feat", "Feat-MSE", significant=2).number(0.0000471)
         '4.7e-05'
         """
-        form = f".{self.digits}f" if self.significant is None else f".{self.significant}g"
+        tiny = self.significant is not None and 0 < abs(value) < 10**-self.digits
+        form = f".{self.significant}g" if tiny else f".{self.digits}f"
         shown = str(value) if isinstance(value, int) else f"{value:{form}}"
         return shown.removeprefix("-") if float(shown) == 0 else shown
 

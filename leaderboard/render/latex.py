@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import starmap
 
 from leaderboard.render.shared import RAISED, plain, remarks
-from leaderboard.table import NOTHING, Cell, Column, Row, Table
+from leaderboard.table import NOTHING, Cell, Column, Group, Row, Table
 
 #: what a document must load
 PACKAGES = r"\usepackage{booktabs,graphicx}"
-#: rows that a page holds
-ROWS = 40
+#: lines that a page holds besides title, header and remarks
+LINES = 36
 #: letters that pdfLaTeX's default encoding has not; their nearest in ASCII is not always their own decomposition
 _LETTERS = dict(zip("ÐÞðþĐđĦħĸŊŋŦŧ", ["D", "Th", "d", "th", "D", "d", "H", "h", "k", "N", "n", "T", "t"], strict=True))
 _UNKNOWN = set("ĄąĘęĮįŲųĿŀŉſªº") | set(_LETTERS)
@@ -59,14 +61,20 @@ def _reach(cell: Cell, column: Column) -> str:
     value, low, high = cell.value, cell.low, cell.high
     if interval and isinstance(value, (int, float)) and low is not None and high is not None and low <= value <= high:
         up, down = column.number(high - value), column.number(value - low)
-        return rf" \pm {up}" if up == down else f"^{{+{up}}}_{{-{down}}}"
-    return r"_{\," + interval.replace(NOTHING, r"\cdot") + "}" if interval else ""
+        return rf" \pm {_power(up)}" if up == down else f"^{{+{_power(up)}}}_{{-{_power(down)}}}"
+    return r"_{\," + _power(interval).replace(NOTHING, r"\cdot") + "}" if interval else ""
+
+
+def _power(numbers: str) -> str:
+    """4.7e-05 as a power of ten."""
+    # in braces: what follows may raise something, too
+    return re.sub(r"e([+-]\d+)", lambda found: rf" \cdot {{10^{{{int(found[1])}}}}}", numbers)
 
 
 def _latex_cell(cell: Cell, column: Column, mark: str) -> str:
     main = cell.main(column)
     if cell.is_number and cell.text is None:
-        number = rf"\mathbf{{{main}}}" if cell.best else main
+        number = rf"\mathbf{{{_power(main)}}}" if cell.best else _power(main)
         return f"${number}{_reach(cell, column)}${mark}"
     return (rf"\textbf{{{_latex(main)}}}" if cell.best else _latex(main)) + mark
 
@@ -77,17 +85,45 @@ def to_latex(table: Table) -> str:
     A table too long for a page becomes several. The first line is a comment that names the packages that the document
     must load.
     """
-    rows = [row for _, ranked, muted in table.groups() for row in (*ranked, *muted)]
-    parts = [rows[start : start + ROWS] for start in range(0, len(rows), ROWS)] or [rows]
-    titles = (
-        [table.title] if len(parts) == 1 else [f"{table.title} ({n} of {len(parts)})" for n in range(1, len(parts) + 1)]
-    )
-    return "\n".join(
-        _float(replace(table, title=title, rows=tuple(part))) for title, part in zip(titles, parts, strict=True)
-    )
+    pages = _pages(table)
+    if len(pages) == 1:
+        return _float(table, table.groups())
+    titled = [replace(table, title=f"{table.title} ({n} of {len(pages)})") for n in range(1, len(pages) + 1)]
+    return "\n".join(starmap(_float, zip(titled, pages, strict=True)))
 
 
-def _float(table: Table) -> str:
+def _pages(table: Table) -> list[list[Group]]:
+    """The table's groups of rows, cut so that each part fits on a page with its footnotes."""
+    pages: list[list[Group]] = [[]]
+    notes: set[str] = set()
+    left = room = LINES - sum(map(_lines, table.notes))
+    for group in table.groups():
+        fresh = True  # on a page that this group has not reached yet: a title and rules
+        for row in (*group.ranked, *group.muted):
+            own = {cell.note for cell in (row.cell(column) for column in table.columns) if cell.note}
+            taken = 1 + sum(map(_lines, own - notes)) + (3 if fresh else 0)
+            if taken > left and pages[-1]:
+                pages.append([])
+                notes, left, fresh = set(), room, True
+                taken = 4 + sum(map(_lines, own))
+            if fresh:
+                pages[-1].append(Group(group.section, (), ()))
+            last = pages[-1][-1]
+            ranked, muted = ((), (row,)) if row.muted else ((row,), ())
+            pages[-1][-1] = Group(last.section, (*last.ranked, *ranked), (*last.muted, *muted))
+            notes, left, fresh = notes | own, left - taken, False
+    return pages
+
+
+def _lines(note: str) -> int:
+    """The lines that a footnote takes, at least."""
+    return 1 + len(note) // 90
+
+
+def _float(table: Table, groups: Sequence[Group]) -> str:
+    """One `table` float of these groups of the table's rows."""
+    rows = tuple(row for group in groups for row in (*group.ranked, *group.muted))
+    table = replace(table, rows=rows)
     marks = table.footnotes()
 
     def line(row: Row) -> str:
@@ -96,7 +132,7 @@ def _float(table: Table) -> str:
         return " & ".join(_latex_cell(*pair, mark) for pair, mark in zip(pairs, raised, strict=True)) + r" \\"
 
     body = []
-    for section, ranked, muted in table.groups():
+    for section, ranked, muted in groups:
         title = [rf"\multicolumn{{{len(table.columns)}}}{{l}}{{\textit{{{_latex(section)}}}}} \\"] if section else []
         body += [
             r"\midrule",

@@ -83,17 +83,20 @@ def test_what_comes_along_with_an_outside_plugin_counts(tmp_path: Path) -> None:
         (folder / "__init__.py").write_text("")
     plugin, helper, deep = package / "plugin.py", package / "helper.py", package / "deep.py"
     plugin.write_text("import theirs\nfrom core.seeds import derive_seed\nfrom mine import helper\n")
-    helper.write_text("def late():\n    import mine.deep\n")
-    deep.write_text("x = 1")
+    helper.write_bytes("# -*- coding: latin-1 -*- é\ndef late():\n    from .deep import x\n".encode("latin-1"))
+    deep.write_text("from . import deeper")
+    (package / "deeper.py").write_bytes(b"\xef\xbb\xbfx = 1")
     (package / "unused.py").write_text("")
     # execute
     before = source_digests([str(plugin)])
-    deep.write_text("x = 2")
+    (package / "deeper.py").write_text("x = 2")
     after = source_digests([str(plugin)])
     # assert
-    assert {name for name in before if name.endswith(".py")} == {"plugin.py", "helper.py", "deep.py", "__init__.py"}
+    assert {name for name in before if name.endswith(".py")} == {
+        *("plugin.py", "helper.py", "deep.py", "deeper.py", "__init__.py")
+    }
     assert "core.seeds" in before
-    assert [name for name in before if before[name] != after[name]] == ["deep.py"]
+    assert [name for name in before if before[name] != after[name]] == ["deeper.py"]
 
 
 def test_a_module_beside_a_single_plugin_file_counts_and_a_package_there_does_not(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ import pytest
 from core.registry import ROOT
 from leaderboard import finished
 from leaderboard.cli import build_parser
-from leaderboard.finished import remember, repeat
+from leaderboard.finished import Before, look, repeat
 from tests.leaderboard.runs import TINY_CELLS, call
 
 
@@ -23,19 +23,21 @@ class Done:
     """A folder that looks like that of a finished run."""
 
     def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.run, self.suite, self.data = folder / "run", folder / "suite.yaml", folder / "data" / "images.npz"
         self.record, self.page = self.run / "records" / "a.json", self.run / "report" / "index.html"
-        self.plugin = folder / "own.py"
-        for path in (self.record, self.page, self.run / "run.json", self.suite, self.data, self.plugin):
+        for path in (self.record, self.page, self.run / "run.json", self.suite, self.data):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text("name: x\n")
 
     def args(self, *more: str) -> argparse.Namespace:
-        given = ["run", "--suite", str(self.suite), "--out", str(self.run), "--plugin", str(self.plugin), *more]
-        return build_parser().parse_args(given)
+        return build_parser().parse_args(["run", "--suite", str(self.suite), "--out", str(self.run), *more])
 
-    def remember(self, code: int = 0) -> None:
-        remember(self.args(), self.run, [str(self.data)], "x: 1 cells, 1 already there", "the table", code)
+    def look(self, *more: str, places: Sequence[str] = (), data: Sequence[Path] = ()) -> Before:
+        return look(self.args(*more), [str(path) for path in data or [self.data]], places)
+
+    def remember(self, code: int = 0, before: Before | None = None) -> None:
+        (before or self.look()).remember(self.run, "x: 1 cells, 1 already there", "the table", code)
 
 
 @pytest.fixture
@@ -51,24 +53,31 @@ def test_the_same_command_gives_the_same_answer(done: Done, code: int, capsys: p
     assert (said.out, said.err) == ("the table\n", "x: 1 cells, 1 already there\n")
 
 
-def test_where_it_is_computed_does_not_matter(done: Done) -> None:
+def test_how_many_compute_it_does_not_matter(done: Done) -> None:
     done.remember()
     assert repeat(done.args("--workers", "2")) == 0
 
 
-CHANGES: dict[str, Callable[[Done], object]] = {
-    "suite": lambda d: d.suite.write_text("name: y\n"),
+def touched(path: Path) -> None:
+    path.write_text("name: other\n")
+
+
+INPUTS: dict[str, Callable[[Done], object]] = {
+    "suite": lambda d: touched(d.suite),
     "data": lambda d: d.data.write_text("more"),
     "data added": lambda d: (d.data.parent / "another.npz").touch(),
     "data gone": lambda d: d.data.unlink(),
-    "plugin": lambda d: d.plugin.write_text("x = 1"),
+}
+CHANGES: dict[str, Callable[[Done], object]] = {
+    **INPUTS,
     "record": lambda d: d.record.write_text("{}"),
     "record added": lambda d: (d.record.parent / "b.json").touch(),
     "records gone": lambda d: d.record.unlink(),
     "page gone": lambda d: d.page.unlink(),
     "plan": lambda d: (d.run / "run.json").write_text("{}"),
     "nonsense": lambda d: (d.run / finished.NAME).write_text("[]"),
-    "half": lambda d: (d.run / finished.NAME).write_text(json.dumps({"fingerprint": "x"})),
+    "half": lambda d: (d.run / finished.NAME).write_text(json.dumps({"inputs": "x"})),
+    "deep": lambda d: (d.run / finished.NAME).write_text("[" * 100_000),
     "nothing kept": lambda d: (d.run / finished.NAME).unlink(),
 }
 
@@ -81,10 +90,49 @@ def test_any_change_means_a_real_run(done: Done, change: str) -> None:
     assert repeat(done.args()) is None
 
 
+@pytest.mark.parametrize("change", INPUTS)
+def test_what_changes_during_a_run_leaves_nothing_behind(done: Done, change: str) -> None:
+    """The answer came from what was there before: it must not stand for what is there now."""
+    before = done.look()
+    INPUTS[change](done)
+    done.remember(before=before)
+    assert not (done.run / finished.NAME).exists()
+
+
 @pytest.mark.parametrize("more", ["--dry-run", "--retry-failed", "--fresh-keys", "--download", "--seed=3"])
 def test_another_question_means_a_real_run(done: Done, more: str) -> None:
     done.remember()
     assert repeat(done.args(more)) is None
+
+
+@pytest.mark.parametrize(
+    "more", ["--workers=-5", "--workers=2000", "--gpus-per-cell=0.5", "--executor=ray", "--plugin=x"]
+)
+def test_what_the_command_would_refuse_or_look_at_is_left_to_it(done: Done, more: str) -> None:
+    done.remember()
+    assert repeat(done.args(more)) is None
+
+
+def test_what_files_alone_do_not_tell_is_not_kept(done: Done) -> None:
+    many = [done.data.parent / f"{n}.png" for n in range(finished.MOST_FILES + 1)]
+    for path in many:
+        path.touch()
+    for before in (done.look("--plugin", "own.py"), done.look(places=["", "net.py:Net"]), done.look(data=many)):
+        done.remember(before=before)
+        assert not (done.run / finished.NAME).exists()
+    done.remember(before=done.look(places=["", ""]))
+    assert (done.run / finished.NAME).exists()
+
+
+def test_a_link_that_leads_elsewhere_means_a_real_run(done: Done) -> None:
+    other, link = done.data.with_name("other.npz"), done.folder / "current.npz"
+    os.link(done.data, other)  # the same content, size and time
+    link.symlink_to(done.data)
+    done.remember(before=done.look(data=[link]))
+    assert repeat(done.args()) == 0
+    link.unlink()
+    link.symlink_to(other)
+    assert repeat(done.args()) is None
 
 
 def test_data_from_elsewhere_means_a_real_run(done: Done, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,6 +141,12 @@ def test_data_from_elsewhere_means_a_real_run(done: Done, monkeypatch: pytest.Mo
     done.remember()
     assert repeat(done.args()) == 0
     monkeypatch.setenv("LEAKBOARD_DATA", "there")
+    assert repeat(done.args()) is None
+
+
+def test_another_working_folder_means_a_real_run(done: Done, monkeypatch: pytest.MonkeyPatch) -> None:
+    done.remember()
+    monkeypatch.chdir(done.folder)
     assert repeat(done.args()) is None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from dataclasses import replace
@@ -14,7 +15,7 @@ from leaderboard.paper_tables import paper_tables
 from leaderboard.phases import phase_tables
 from leaderboard.render import to_latex
 from leaderboard.render.latex import PACKAGES
-from leaderboard.table import Cell, Row, Table
+from leaderboard.table import Cell, Column, Row, Table
 from tests.leaderboard.test_charts import a_run, boards
 from tests.leaderboard.test_render import HOSTILE, TABLE, poisoned
 
@@ -65,16 +66,33 @@ def test_a_wide_table_is_made_to_fit(tmp_path: Path) -> None:
     assert "Overfull \\hbox" not in log
 
 
-def test_a_long_table_goes_over_several_pages(tmp_path: Path) -> None:
-    """And no row is lost: 100 rows are 40, 40 and 20."""
-    rows = tuple(Row({TABLE.columns[0].key: Cell(f"row-{n}-")}) for n in range(100))
+@pytest.mark.parametrize("sections", [0, 1, 7, 30])
+@pytest.mark.parametrize("notes", [0, 3, 200])
+def test_a_long_table_goes_over_several_pages(sections: int, notes: int, tmp_path: Path) -> None:
+    """Rows stay in their order, none is lost, and no page runs over."""
+    rows = tuple(
+        Row(
+            {TABLE.columns[0].key: Cell(f"row-{n}-", note=f"note {n % notes}: " + "x " * 60 if notes else "")},
+            section=f"section {n * sections // 150}" if sections else "",
+            muted=n % 50 > 40,
+        )
+        for n in range(150)
+    )
     long = replace(TABLE, title="Long", rows=rows)
     log = compiled(tmp_path, [long])
-    assert "(3 pages" in log
     assert "Float too large" not in log
     text = to_latex(long)
-    assert [text.count(f"row-{n}-") for n in range(100)] == [1] * 100
-    assert "Long (3 of 3)" in text
+    shown = [row.cells[TABLE.columns[0].key].value for group in long.groups() for row in (*group.ranked, *group.muted)]
+    assert re.findall(r"row-\d+-", text) == shown
+    assert "Long (2 of " in text
+
+
+def test_small_numbers_are_powers_of_ten(tmp_path: Path) -> None:
+    column = Column("feat", "Feat-MSE", significant=2)
+    table = Table("T", (column,), (Row({"feat": Cell(4.7e-5, low=4e-5, high=9e-5)}),))
+    assert r"4.7 \cdot {10^{-5}}" in to_latex(table)
+    assert not re.search(r"\de[+-]\d", to_latex(table))
+    compiled(tmp_path, [table])
 
 
 def test_what_is_not_latex_is_seen_here(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def test_a_killed_ray_worker_costs_no_record(tiny_suite: Path, tiny_run: Path, t
 
 
 @pytest.mark.slow
-def test_a_machine_that_dies_costs_no_record_and_cells_share_a_gpu(
+def test_a_machine_that_dies_costs_no_record_and_a_cell_gets_its_gpu(
     tiny_suite: Path, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from ray.cluster_utils import Cluster
