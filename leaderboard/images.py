@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -68,27 +69,30 @@ def reconstructions(record: Record, folder: Path, truth: Tensor | None) -> Tenso
         found = [images / 255 if images.dtype == torch.uint8 else images for images in answer.images]
         if not all(map(_showable, found)):
             return None
-        if truth is None:
-            return torch.cat(found)
-        pairs = list(zip(found, torch.split(truth, len(truth) // len(found)), strict=True))
-        if any(images.shape != original.shape for images, original in pairs):
-            return None
-        return torch.cat([images[match(images, original)] for images, original in pairs])
+        return torch.cat(found if truth is None else _scored(found, truth))
     except (SafetensorError, OSError, ValueError, LookupError, TypeError, RuntimeError, ZeroDivisionError):
         return None  # not what a record of ours has beside it: the page and the terminal do without pictures
 
 
-def in_8_bits(path: Path) -> bytes:
-    """A kept reconstruction as it is published: a quarter of the size, and as fine as any screen shows it.
+def _scored(found: Sequence[Tensor], truth: Tensor) -> list[Tensor]:
+    """Of each problem's images those that were scored, in the order of the originals: of a sum, the victim's own."""
+    pairs = zip(found, torch.split(truth, len(truth) // len(found)), strict=True)
+    return [images[match(images, original)] for images, original in pairs]
 
-    Scores are of the images before that; they stand in the record. Raises SafetensorError and OSError.
+
+def in_8_bits(path: Path, truth: Tensor | None) -> bytes:
+    """A kept reconstruction as it is published: what was scored (where the originals are there to tell), in 8 bits.
+
+    A quarter of the size, of a sum over K clients a K-th of that, and as fine as any screen shows it. Scores are of the
+    images before that; they stand in the record. Raises SafetensorError, OSError and ValueError.
     """
     with safe_open(str(path), framework="pt") as file:
-        images = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        found = [file.get_tensor(f"images/{index}") for index in range(len(file.keys()))]
         notes = file.metadata()
     # what is no number is grey here as everywhere
-    shown = {name: sanitise(values)[0].clamp(0, 1) for name, values in images.items()}
-    return save({name: (values * 255).round().to(torch.uint8) for name, values in shown.items()}, notes)
+    shown = [sanitise(images)[0].clamp(0, 1) for images in (found if truth is None else _scored(found, truth))]
+    pixels = {f"images/{i}": (images * 255).round().to(torch.uint8).contiguous() for i, images in enumerate(shown)}
+    return save(pixels, notes)
 
 
 def _showable(images: Tensor) -> bool:

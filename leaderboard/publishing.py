@@ -17,6 +17,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from pydantic import Field, ValidationError
 from safetensors import SafetensorError
+from torch import Tensor
 
 from core import registry
 from core.errors import UserError
@@ -26,10 +27,11 @@ from core.registry import ROOT
 from core.sources import source_digests
 from leaderboard.engine import Engine
 from leaderboard.executors.local import LocalExecutor
-from leaderboard.images import in_8_bits
+from leaderboard.images import in_8_bits, originals
 from leaderboard.plan import Options, Plan, make_plan
 from leaderboard.ranking import auc
 from leaderboard.record import PluginSpec, Provenance, Record, key_of
+from leaderboard.scoring import PRIOR
 from leaderboard.soundness import LONGEST_NAME, places, sound, unsound
 from leaderboard.store import MAX_RECORD_BYTES, Run, RunFile, SuiteName, open_run, read_record_file, read_text
 from leaderboard.table import Cell, Column, Row, Table
@@ -102,8 +104,9 @@ class Verification(Settings):
 def submit(folder: Path, to: Path, allow_dirty: bool = False) -> tuple[Path, int]:
     """Copy a finished run's records and reconstructions to where they are published; returns the folder and how many.
 
-    No original image goes along: records name dataset indices. Tracebacks stay here, since they name paths. Records of
-    the same cells that lie there already, of older code, make way for these.
+    No original image goes along: records name dataset indices, and the guesses of `prior`, which are images of the data
+    set or their mean, stay here. Of a sum over clients the images that were scored go along. Tracebacks stay here,
+    since they name paths. Records of the same cells that lie there already, of older code, make way for these.
     """
     opened = open_run(folder)
     missing = len(opened.jobs) - len(opened.records)
@@ -116,17 +119,23 @@ def submit(folder: Path, to: Path, allow_dirty: bool = False) -> tuple[Path, int
     given = opened.file.model_dump(include=set(PublishedFile.model_fields))
     write_text(target / PUBLISHED_FILE, PublishedFile.model_validate(given).model_dump_json(indent=1) + "\n")
     for job, record, text in zip(opened.jobs, opened.records, texts, strict=True):
-        if record.reconstructions:
-            write_bytes(target / record.reconstructions, _pictures(folder / "records" / record.reconstructions))
+        if record.reconstructions and not _is_guess(record):
+            pictures = _pictures(folder / "records" / record.reconstructions, originals(record, job))
+            write_bytes(target / record.reconstructions, pictures)
         write_text(target / job.record_file.name, text)
     make_way(target, {job.record_file.name: record for job, record in zip(opened.jobs, opened.records, strict=True)})
     return target, len(opened.records)
 
 
-def _pictures(path: Path) -> bytes:
+def _is_guess(record: Record) -> bool:
+    """Whether its images are no reconstructions but somebody's data: those of `prior` come from the data set itself."""
+    return record.cell.attack.name == PRIOR
+
+
+def _pictures(path: Path, truth: Tensor | None) -> bytes:
     try:
-        return in_8_bits(path)
-    except (OSError, SafetensorError) as error:
+        return in_8_bits(path, truth)
+    except (OSError, SafetensorError, ValueError) as error:
         raise UserError(f"The reconstructions {path} cannot be read: {error}.") from None
 
 
@@ -145,7 +154,8 @@ def _bare(text: str) -> str:
 
 def _for_others(record: Record, folder: Path) -> str:
     """The text of a record as it is published; refused where it still names a folder of this machine."""
-    text = without_paths(record).to_json()
+    shown = record.model_copy(update={"reconstructions": ""}) if _is_guess(record) else record
+    text = without_paths(shown).to_json()
     for place in (Path.home(), ROOT, folder.resolve()):
         if len(place.parts) > 1 and json.dumps(str(place))[1:-1] in text:
             raise UserError(

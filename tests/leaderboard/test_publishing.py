@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from attacks.base import ReconstructionAnswer
 from core.files import write_text
 from core.registry import ROOT
+from leaderboard.answers import save_answer
 from leaderboard.cli import main
-from leaderboard.images import reconstructions
+from leaderboard.images import in_8_bits, originals, reconstructions
 from leaderboard.publishing import (
     PUBLISHED,
     PUBLISHED_FILE,
@@ -23,7 +26,7 @@ from leaderboard.publishing import (
     record_files,
     without_paths,
 )
-from leaderboard.record import Record, ScoreRecord
+from leaderboard.record import Cost, Record, ScoreRecord
 from leaderboard.store import open_run, read_record_file
 from tests.leaderboard.synthetic import membership, reconstruction
 
@@ -36,6 +39,9 @@ def published(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert main(["submit", str(tiny_run), "--to", str(to), "--allow-dirty"]) == 0
     (found,) = to.iterdir()
     return found
+
+
+COST = Cost(wall_seconds=0, cpu_seconds=0, peak_memory_mib=0)
 
 
 def one_of(folder: Path, goal: str, attack: str = "") -> Path:
@@ -61,9 +67,17 @@ def test_what_is_published_opens_like_a_run_and_says_the_same(tiny_run: Path, pu
 @pytest.mark.slow
 def test_pictures_are_published_as_a_screen_shows_them(tiny_run: Path, published: Path) -> None:
     shown = 0
-    for record in open_any(published).records:
+    jobs = {job.record_file.name: job for job in open_run(tiny_run).jobs}
+    for path in record_files(published):
+        record = read_record_file(path)
+        own = read_record_file(tiny_run / "records" / path.name)
+        if record.cell.attack.name == "prior":  # images of the data set itself
+            assert record.reconstructions == ""
+            assert own.reconstructions
+            assert not (published / own.reconstructions).exists()
+            continue
         theirs = reconstructions(record, published, None)
-        mine = reconstructions(record, tiny_run / "records", None)
+        mine = reconstructions(record, tiny_run / "records", originals(record, jobs[path.name]))
         assert (theirs is None) == (mine is None)
         if theirs is not None and mine is not None:
             assert float((theirs - mine.clamp(0, 1)).abs().max()) <= 0.5 / 255 + 1e-6
@@ -71,6 +85,28 @@ def test_pictures_are_published_as_a_screen_shows_them(tiny_run: Path, published
             # one byte a pixel, and a header
             assert (published / record.reconstructions).stat().st_size < mine.numel() + 2000
     assert shown
+
+
+def test_of_a_sum_what_was_scored_is_shown_and_published(tmp_path: Path) -> None:
+    """Two problems of five images each, of which one is the victim's, and a pixel that is no number."""
+    truth = torch.rand(2, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+    others = torch.rand(2, 5, 1, 4, 4, generator=torch.Generator().manual_seed(1))
+    others[0, 3], others[1, 0] = truth[0], truth[1]
+    others[0, 3, 0, 0, 0] = torch.nan
+    record = reconstruction("secagg", "inverting-gradients", [1.0, 1.0]).model_copy(
+        update={"reconstructions": "a.safetensors"}
+    )
+    save_answer(tmp_path / "a.safetensors", ReconstructionAnswer(tuple(others)), COST)
+    expected = truth.clone()
+    expected[0, 0, 0, 0] = 0.5
+    shown = reconstructions(record, tmp_path, truth)
+    assert shown is not None
+    assert torch.equal(shown.nan_to_num(0.5), expected)
+    (tmp_path / "b.safetensors").write_bytes(in_8_bits(tmp_path / "a.safetensors", truth))
+    theirs = reconstructions(record.model_copy(update={"reconstructions": "b.safetensors"}), tmp_path, None)
+    assert theirs is not None
+    assert theirs.shape == truth.shape
+    assert float((theirs - expected).abs().max()) <= 0.5 / 255 + 1e-6
 
 
 @pytest.mark.slow
