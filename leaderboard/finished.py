@@ -31,6 +31,8 @@ NAME = "finished.json"
 ASKED = ("suite", "defense", "attack", "seed", "device", "retry_failed", "fresh_keys", "lpips_weights", "download")
 #: data of more files than this is a folder of pictures, to which others may be added anywhere
 MOST_FILES = 64
+#: the longest suite and the longest answer that are read here
+MOST_BYTES = 10_000_000
 
 
 def repeat(args: argparse.Namespace) -> int | None:
@@ -39,7 +41,7 @@ def repeat(args: argparse.Namespace) -> int | None:
     if args.dry_run or folder is None or not _plain(args):
         return None
     try:
-        kept = json.loads((folder / NAME).read_text(encoding="utf-8"))
+        kept = json.loads(_text(folder / NAME))
         if [kept["inputs"], kept["outputs"]] != [inputs(args, kept["data"]), outputs(folder)]:
             return None
         began, text, code = str(kept["began"]), str(kept["text"]), int(kept["code"])
@@ -121,6 +123,13 @@ def _stamps(files: Iterable[Path]) -> list[tuple[str, str, int, int]]:
     return sorted((str(p.absolute()), str(p.resolve()), stat.st_size, stat.st_mtime_ns) for p, stat in stats)
 
 
+def _text(path: Path) -> str:
+    """A small text file; ValueError where it is anything else, such as a device without an end."""
+    if not path.is_file() or path.stat().st_size > MOST_BYTES:
+        raise ValueError(f"{path} is no small file")
+    return path.read_text(encoding="utf-8")
+
+
 def _suite_file(name: str) -> Path:
     known = ROOT / "suites" / f"{name}.yaml"
     return known if known.is_file() else Path(name)
@@ -131,8 +140,8 @@ def _folder(args: argparse.Namespace) -> Path | None:
     if args.out:
         return Path(args.out)
     try:
-        found = re.search(r"^name:\s*([\w.+-]+)\s*$", _suite_file(args.suite).read_text(encoding="utf-8"), re.MULTILINE)
-    except (OSError, UnicodeDecodeError):
+        found = re.search(r"^name:\s*([\w.+-]+)\s*$", _text(_suite_file(args.suite)), re.MULTILINE)
+    except (OSError, ValueError):
         return None
     return Path("runs") / found[1] if found else None
 

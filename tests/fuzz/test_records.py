@@ -247,7 +247,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", ["../../stolen", "/etc/hostname", "..", "a/b", "missing.safetensors"])
 def test_the_name_of_the_reconstructions_stays_in_its_folder(runs: Path, name: str) -> None:
-    path = next(p for p in sorted((runs / "run" / "records").glob("*.json")) if "prior" in p.name)
+    path = next(p for p in sorted((runs / "run" / "records").glob("*.json")) if "inverting-gradients" in p.name)
     text = path.read_text()
     path.write_text(json.dumps({**json.loads(text), "reconstructions": name}))
     try:
