@@ -10,6 +10,8 @@ import pytest
 import torch
 
 from core.errors import UserError
+from core.registry import ROOT
+from core.sources import PACKAGES
 from defenses.fedavg import FedAvg
 from federation.party import Party, Step
 from federation.rounds import Federation, Outcome
@@ -54,7 +56,10 @@ def test_memory_is_flat_in_the_rounds() -> None:
     def note(done: int, total: int) -> None:
         if done in (100, 300):
             gc.collect()
-            sizes.append(tracemalloc.get_traced_memory()[0])
+            # ours alone: the test runner has threads that allocate as they please
+            ours = [tracemalloc.Filter(True, f"{ROOT}/{package}/*") for package in PACKAGES]
+            traces = tracemalloc.take_snapshot().filter_traces(ours).traces
+            sizes.append(sum(trace.size for trace in traces))
 
     federation = Federation(FedAvg(), public, shards_of(public.shard_sizes), None, 0, progress=note)
     # execute
@@ -63,8 +68,9 @@ def test_memory_is_flat_in_the_rounds() -> None:
         federation.run()
     finally:
         tracemalloc.stop()
-    # assert: of Python's own objects, 200 rounds leave less behind than one small one a round would be
-    assert sizes[1] - sizes[0] < 200 * 40
+    # assert: 200 rounds leave less behind than one small object a round would be (what torch keeps goes up and down)
+    assert sizes[0] > 1000
+    assert sizes[1] - sizes[0] < 200 * 64
 
 
 def test_tensors_are_flat_in_the_rounds() -> None:
