@@ -16,6 +16,7 @@ from leaderboard.audits import REFUTED, STANDS
 from leaderboard.charts import PRIMARY
 from leaderboard.phases import Setting, seconds_a_round, timed_trainings
 from leaderboard.record import Record, TrainingSummary
+from leaderboard.scoring import PRIOR
 from leaderboard.table import Cell, Column, Row
 from leaderboard.tables import Board, place_of, unanswered
 
@@ -114,7 +115,7 @@ def _verdict(board: Board, row: Row, asked: Sequence[Record]) -> tuple[str, str]
         return BROKEN, ""
     if not board.valid:
         return NOT_SHOWN, "the control is not told apart either"
-    attacks = [record for record in asked if record.cell.attack.name != "prior"]  # a guess is no attack
+    attacks = [record for record in asked if record.cell.attack.name != PRIOR]  # a guess is no attack
     if not any(record.status == "ok" for record in attacks):
         return _without_score(attacks)
     missing = unanswered(asked)  # silence is not a win

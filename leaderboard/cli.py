@@ -8,12 +8,12 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import NoReturn
 
 from core.errors import UserError
-from core.registry import FOLDERS, ROOT, entries, installed_files, load_file
+from core.registry import FOLDERS, entries, installed_files, load_file
 from leaderboard.finished import repeat
+from suites import suite_files
 
 KINDS = {"defenses": "defense", "attacks": "attack", "datasets": "dataset", "models": "model", "metrics": "metric"}
 EPILOG = "Exit codes: 0 all cells worked; 1 some cells failed; 2 a mistake in what was given; 130 stopped by Ctrl-C."
@@ -172,14 +172,11 @@ def suites() -> list[dict[str, str]]:
     """The suites of the checkout with their descriptions, read without the YAML machinery of a run."""
     import yaml
 
-    from core.seeds import natural_order
-
-    files = {path.stem: path for path in (ROOT / "suites").glob("*.yaml")}
     found = []
-    for name in natural_order(files):
-        given = yaml.safe_load(files[name].read_text(encoding="utf-8"))
+    for name, file in suite_files().items():
+        given = yaml.safe_load(file.read_text(encoding="utf-8"))
         summary = str(given.get("description", "")) if isinstance(given, dict) else ""
-        found.append({"name": name, "kind": "suite", "summary": summary, "file": f"suites/{Path(files[name]).name}"})
+        found.append({"name": name, "kind": "suite", "summary": summary, "file": f"suites/{file.name}"})
     return found
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import subprocess
 import sys
 from contextlib import suppress
@@ -33,7 +32,7 @@ from leaderboard.publishing import submit as publish
 from leaderboard.publishing import verify as compute_again
 from leaderboard.record import Record
 from leaderboard.render import to_csv, to_json, to_latex, to_markdown, to_terminal
-from leaderboard.render.shared import plain
+from leaderboard.render.shared import plain, terminal_width
 from leaderboard.sandbox import opened_files
 from leaderboard.scaffold import new_plugin
 from leaderboard.schedule import costs
@@ -70,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     with only_engine(folder):
         done = _do(plan, folder, args)
     opened = open_run(folder)
-    text = "".join(f"{to_terminal(ranking, _width())}\n\n" for ranking in opened.rankings())
+    text = "".join(f"{to_terminal(ranking, terminal_width())}\n\n" for ranking in opened.rankings())
     text += "".join(f"{line}\n" for line in _broken(opened))
     if done.unwritten:
         text += f"{done.unwritten} cells have no record, since it could not be written: the same command tries again.\n"
@@ -160,7 +159,7 @@ def _print_tables(tables: list[Table], form: str | None) -> None:
 
 def _rendered(one: Table, form: str | None) -> str:
     if form is None:
-        return to_terminal(one, _width())
+        return to_terminal(one, terminal_width())
     return to_markdown(one) if form == "md" else to_latex(one)
 
 
@@ -334,7 +333,3 @@ def _writable(folder: Path) -> None:
         probe.unlink()
     except OSError as error:
         raise UserError(f"The folder {folder} cannot be written to: {error.strerror}; --out names another.") from None
-
-
-def _width() -> int:
-    return shutil.get_terminal_size((120, 40)).columns

@@ -14,7 +14,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
@@ -25,6 +24,8 @@ from typing import Any
 from core import registry
 from core.registry import ROOT
 from core.sources import PACKAGES
+from leaderboard.render.shared import terminal_width
+from suites import suite_file
 
 NAME = "finished.json"
 #: arguments that decide what is computed and shown; by how many workers is all the same
@@ -90,14 +91,14 @@ def inputs(args: argparse.Namespace, data: Iterable[str]) -> str:
 
     files = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
     files += (ROOT / "leaderboard" / "assets").iterdir()
-    files += [_suite_file(args.suite), *([Path(args.lpips_weights)] if args.lpips_weights else [])]
+    files += [suite_file(args.suite), *([Path(args.lpips_weights)] if args.lpips_weights else [])]
     # a file that is added to or taken from a data set changes the time of its folder
     files += (path for name in data for path in (Path(name), Path(name).parent))
-    # where data is looked for: what is found there first may change
+    # where data is looked for: a link may lead elsewhere
     root = os.environ.get("LEAKBOARD_DATA")
-    files += [place for place in (Path(root or "~/.cache/leakboard").expanduser(),) if place.exists()]
+    files += [place for place in (Path(root or "").expanduser(),) if root and place.exists()]
     asked = {name: getattr(args, name) for name in ASKED}
-    place = [str(Path.cwd()), str(Path.home()), root, sys.version, versions(), _width()]
+    place = [str(Path.cwd()), str(Path.home()), root, sys.version, versions(), terminal_width()]
     return _digest([asked, place, _stamps(files)])
 
 
@@ -130,21 +131,12 @@ def _text(path: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def _suite_file(name: str) -> Path:
-    known = ROOT / "suites" / f"{name}.yaml"
-    return known if known.is_file() else Path(name)
-
-
 def _folder(args: argparse.Namespace) -> Path | None:
     """The run's folder: as given, or by the name that the suite's file says."""
     if args.out:
         return Path(args.out)
     try:
-        found = re.search(r"^name:\s*([\w.+-]+)\s*$", _text(_suite_file(args.suite)), re.MULTILINE)
+        found = re.search(r"^name:\s*([\w.+-]+)\s*$", _text(suite_file(args.suite)), re.MULTILINE)
     except (OSError, ValueError):
         return None
     return Path("runs") / found[1] if found else None
-
-
-def _width() -> int:
-    return shutil.get_terminal_size((120, 40)).columns

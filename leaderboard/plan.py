@@ -25,6 +25,7 @@ from federation.view import ACTIVE
 from leaderboard.jobs import Job, Locations
 from leaderboard.provenance import versions
 from leaderboard.record import SCHEMA_VERSION, CellSpec, PluginSpec, TrainingSpec, key_of
+from leaderboard.scoring import PRIOR
 from leaderboard.training import public_of, splits_of
 from suites.schema import AttackEntry, DefenseEntry, Entry, Suite, is_about_rounds
 
@@ -84,7 +85,7 @@ def select(
         asked = [column for column in columns if column.title in attacks]
         # like the control, the prior stays: a reconstruction means nothing without the guess that needs no attack
         rebuilds = any(registry.find("attack", column.name)["goal"] == "reconstruction" for column in asked)
-        columns = [c for c in columns if c in asked or (rebuilds and c.name == "prior")]
+        columns = [c for c in columns if c in asked or (rebuilds and c.name == PRIOR)]
     update = {"defenses": tuple(rows), "attacks": tuple(columns), "seeds": tuple(seeds) or suite.seeds}
     return Suite.parse(suite.model_copy(update=update).model_dump(), f"The suite {suite.name} with these options")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import yaml
@@ -11,10 +10,9 @@ from pydantic import Field, ValidationError, model_validator
 from core import registry
 from core.errors import UserError, unknown_name
 from core.plugins import Settings, explain
-from core.registry import ROOT
-from core.seeds import natural_order
 from federation.settings import Training, Watch
 from federation.view import parse_threat
+from suites import suite_file, suite_files
 
 MAX_SUITE_BYTES = 200_000
 #: YAML nodes, every alias counted as often as it is used: a few lines of aliases to aliases are billions of nodes
@@ -110,12 +108,6 @@ def _check_threat(threat: str, clients: int) -> None:
         raise ValueError(str(error)) from None
 
 
-def suite_files() -> dict[str, Path]:
-    """The suites of the checkout, by name."""
-    found = {path.stem: path for path in (ROOT / "suites").glob("*.yaml")}
-    return {name: found[name] for name in natural_order(found)}
-
-
 class _Loader(yaml.SafeLoader):
     """PyYAML's safe loader, which builds no Python objects, and here no large ones out of small files either."""
 
@@ -142,11 +134,10 @@ def _unfolded(node: yaml.Node, known: dict[int, int | None]) -> int:
 
 def load_suite(name_or_file: str) -> Suite:
     """A suite by name, or from a YAML file; every mistake is one sentence."""
-    known = suite_files()
-    path = known.get(name_or_file) or Path(name_or_file)
+    path = suite_file(name_or_file)
     try:
         if not path.is_file():
-            raise unknown_name("suite", name_or_file, known)
+            raise unknown_name("suite", name_or_file, suite_files())
         if path.stat().st_size > MAX_SUITE_BYTES:
             raise UserError(f"The suite {path.name} is too large: at most {MAX_SUITE_BYTES} bytes are read.")
         given = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 from leaderboard.table import Table
 
 RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹"
@@ -10,6 +12,11 @@ RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹"
 def plain(text: str) -> str:
     """Text on one line without control characters: no escape sequence, no line break, no change of direction."""
     return "".join(char if char.isprintable() else " " for char in text)
+
+
+def terminal_width() -> int:
+    """Columns of the terminal; 120 where there is none."""
+    return shutil.get_terminal_size((120, 40)).columns
 
 
 def raised(number: int | None) -> str:

@@ -9,10 +9,11 @@ import torch
 
 from datasets.base import LabelledImages
 from defenses.fedavg import FedAvg
-from federation.party import Step
+from federation.party import Party, Step
 from federation.payload import Parameters
 from federation.rounds import Federation, Outcome, Scheme
 from federation.settings import Public, Training, Watch, client_name
+from federation.transcript import Observation
 
 SHAPE = (1, 8, 8)
 CLASSES = 3
@@ -111,3 +112,22 @@ class Keyed(FedAvg):
         me.keys["share"] = me.expect("share", "authority")["share"]
         me.state["note"] = f"private to {me.name}"
         me.state["private"] = me.stream("private").bytes(16)
+
+
+class Stateful(FedAvg):
+    """Clients and server keep state from round to round, and clients add noise of their own."""
+
+    def protect(self, me: Party, gradient: Parameters) -> Parameters:
+        me.state["rounds"] = me.state.get("rounds", 0) + 1
+        me.keys["last"] = bytes([me.state["rounds"]])
+        me.state.setdefault("residual", torch.zeros(1)).add_(1)  # in place, as careless code does
+        noise = me.stream("noise")
+        return {name: g + 0.01 * torch.from_numpy(noise.normal(*g.shape)).float() for name, g in gradient.items()}
+
+
+def of_kind(outcome: Outcome, kind: str) -> list[Observation]:
+    return [o for o in outcome.transcript.observations if o.occasion.kind == kind]
+
+
+def sent(observation: Observation, kind: str) -> dict[str, Any]:
+    return {m.sender: m.payload for m in observation.messages if m.kind == kind}

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leaderboard.plan import Options, make_plan, select
-from suites.schema import load_suite, suite_files
+from suites import suite_files
+from suites.schema import load_suite
 from tests.fuzz.harness import broken_bytes, examples, leaf, mutated, survives, tree
 from tests.leaderboard.runs import TINY
 

@@ -21,12 +21,12 @@ from tests.leaderboard.test_resume import wait_until
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install -r requirements-ray.txt")
 
-SHARES_GPU = (
+SEES_GPU = (
     ATTACK_HEAD
     + """
-class SharesGpu(MembershipAttack):
+class SeesGpu(MembershipAttack):
     '''Tells which GPUs it was given.'''
-    name: ClassVar[str] = "shares-gpu"
+    name: ClassVar[str] = "sees-gpu"
     def infer(self, knowledge, task):
         print("GPUs:", os.environ.get("CUDA_VISIBLE_DEVICES"))
         scores = torch.zeros(len(task.candidates))
@@ -91,7 +91,7 @@ def test_a_machine_that_dies_costs_no_record_and_a_cell_gets_its_gpu(
     from ray.cluster_utils import Cluster
 
     monkeypatch.setenv("RAY_worker_niceness", "0")
-    (tmp_path / "gpu.py").write_text(SHARES_GPU)
+    (tmp_path / "gpu.py").write_text(SEES_GPU)
     folder, began = tmp_path / "run", time.monotonic()
     # two machines, as far as Ray knows, with a GPU each that only Ray believes in
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "num_gpus": 1, "include_dashboard": False})
@@ -114,6 +114,6 @@ def test_a_machine_that_dies_costs_no_record_and_a_cell_gets_its_gpu(
     found, expected = comparable(folder), comparable(tiny_run)
     assert {name: found[name] for name in expected} == expected
     assert len(list((folder / "records").glob("*.json"))) == TINY_CELLS + 1
-    (log,) = (folder / "logs").glob("*shares-gpu*")
+    (log,) = (folder / "logs").glob("*sees-gpu*")
     assert "GPUs: 0\n" in log.read_text()
     print(f"\none of two machines killed; {TINY_CELLS} records equal; {time.monotonic() - began:.0f} s")

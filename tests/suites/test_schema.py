@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from core.errors import UserError
 from leaderboard.plan import select
-from suites.schema import Entry, Suite, load_suite, suite_files
+from suites import suite_files
+from suites.schema import Entry, Suite, load_suite
 from tests.leaderboard.runs import TINY, write_suite
 
 
