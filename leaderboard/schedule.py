@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 from core import registry
 from leaderboard.estimate import estimate
@@ -21,7 +22,7 @@ def costs(plan: Plan) -> dict[str, float]:
 
     It runs a user's model, which may hang or end its process: the engine must not be that process.
     """
-    start_fork_server()
+    start_fork_server(Path(plan.cells[0].run))
     ours, theirs = context().Pipe(duplex=False)
     process = context().Process(target=_estimate, args=(plan, theirs))  # type: ignore[attr-defined]
     process.start()

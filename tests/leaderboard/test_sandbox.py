@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import pickle
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import cast
@@ -18,6 +20,7 @@ from datasets.base import LabelledImages
 from datasets.digits import Digits
 from defenses.base import Defense
 from federation.view import View
+from leaderboard.executors.local import OTHER_PRINTS
 from leaderboard.sandbox import Errand, open_cage, opened_files
 from leaderboard.store import open_run
 from leaderboard.training import splits_of
@@ -105,6 +108,29 @@ def test_a_process_is_not_the_child_of_its_worker() -> None:
         cage.close()
         process.join(20)
     assert not process.is_alive()
+
+
+CUT_OFF = """
+import os, struct, sys
+from pathlib import Path
+from leaderboard.executors.local import start_fork_server
+from leaderboard.sandbox import open_cage
+
+start_fork_server(Path(sys.argv[1]))
+process, cage = open_cage()
+os.write(cage.errands.fileno(), struct.pack("!i", 1000) + b"only the beginning")
+cage.close()
+process.join(60)
+print("it ended with", process.exitcode)
+"""
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_while_it_writes_is_no_news_for_the_terminal(tmp_path: Path) -> None:
+    script = [sys.executable, "-c", CUT_OFF, str(tmp_path)]
+    done = subprocess.run(script, cwd=registry.ROOT, capture_output=True, text=True, timeout=300)
+    assert (done.stdout, done.stderr) == ("it ended with 1\n", "")
+    assert "got end of file during message" in (tmp_path / OTHER_PRINTS).read_text()
 
 
 BROWSER = """
