@@ -6,6 +6,7 @@ import argparse
 import os
 import subprocess
 import sys
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
@@ -291,9 +292,14 @@ def _print_plan(plan: Plan, workers: int) -> None:
 
 
 def _broken(opened: Run) -> list[str]:
-    """A line for every cell that did not work."""
-    broken = [record for record in opened.records if record.status != "ok"]
-    return [plain(f"{record.status}: {record.cell.slug}: {record.reason}") for record in broken]
+    """A line for every cell that did not work, and one for all attacks that found nothing to attack."""
+    broken = [record for record in opened.records if record.status not in ("ok", "skipped")]
+    lines = [f"{record.status}: {record.cell.slug}: {record.reason}" for record in broken]
+    skipped = Counter(record.cell.attack.label for record in opened.records if record.status == "skipped")
+    if skipped:
+        attacks = ", ".join(f"{label} {count}" for label, count in sorted(skipped.items()))
+        lines.append(f"skipped: {skipped.total()} cells, each with its reason on the page ({attacks})")
+    return [plain(line) for line in lines]
 
 
 def _check_share(share: float, executor: str) -> None:
