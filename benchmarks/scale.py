@@ -194,12 +194,15 @@ def main() -> None:
     most = 100 if given.short else 1000
     if given.one:
         print(json.dumps(measure(json.loads(given.one))))
-    elif "units" in given.parts:
+        return
+    parts = given.parts or ["rounds", "clients"]
+    if "units" in parts:
         units()
-    elif "ratios" in given.parts:
+    if "ratios" in parts:
         ratios(given.defense, most)
-    else:
-        table(given.parts or ["rounds", "clients"], given.defense, most)
+    tabled = [part for part in parts if part in ("rounds", "clients")]
+    if tabled:
+        table(tabled, given.defense, most)
 
 
 if __name__ == "__main__":

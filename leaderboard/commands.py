@@ -46,6 +46,7 @@ from suites.schema import load_suite
 
 def run(args: argparse.Namespace) -> int:
     """`run`: do a suite, print its table, write its page."""
+    before = look(args)
     for file in args.plugin:
         registry.load_file(file)
     suite = select(load_suite(args.suite), args.defense, args.attack, args.seed, args.plugin)
@@ -65,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     if args.dry_run:
         _print_plan(plan, _workers(args.workers))
         return 0
-    before = look(args, data, _places(plan))
+    before = before.planned(data, _places(plan))
     _writable(folder)
     with only_engine(folder):
         done = _do(plan, folder, args)
@@ -221,6 +222,8 @@ def submit(args: argparse.Namespace) -> int:
     """`submit`: collect a run's records for publishing."""
     target, count = publish(Path(args.run), Path(args.to) if args.to else PUBLISHED, args.allow_dirty)
     print(f"{count} records are in {target}: propose them as a change to the repository (docs/publishing.md).")
+    for line in _broken(open_run(Path(args.run))):
+        print(f"published as it is: {line}")
     return 0
 
 

@@ -30,6 +30,8 @@ from suites import suite_file
 NAME = "finished.json"
 #: arguments that decide what is computed and shown; by how many workers is all the same
 ASKED = ("suite", "defense", "attack", "seed", "device", "retry_failed", "fresh_keys", "lpips_weights", "download")
+#: where downloaded data lies by default (datasets/_torchvision.py, which imports torch; a test compares them)
+DATA = "~/.cache/leakboard"
 #: data of more files than this is a folder of pictures, to which others may be added anywhere
 MOST_FILES = 64
 #: the longest suite and the longest answer that are read here
@@ -55,11 +57,22 @@ def repeat(args: argparse.Namespace) -> int | None:
 
 @dataclass(frozen=True)
 class Before:
-    """What goes into a run, as it was when the run was planned; `stamp` is None where that cannot be told by files."""
+    """What goes into a run, as it was when it began; `stamp` is None where that cannot be told by files."""
 
     args: argparse.Namespace
     data: tuple[str, ...]
     stamp: str | None
+
+    def planned(self, data: Iterable[str], places: Iterable[str]) -> Before:
+        """The same with the `data` files that planning has read; nothing is kept where the suite names `places`.
+
+        Nor where anything changed while the plan was made: it may have come from either state.
+        """
+        files, stamp = tuple(sorted(data)), None
+        with suppress(OSError):
+            if self.stamp == inputs(self.args, self.data) and not any(places) and len(files) <= MOST_FILES:
+                stamp = inputs(self.args, files)
+        return Before(self.args, files, stamp)
 
     def remember(self, folder: Path, began: str, text: str, code: int) -> None:
         """Keep what a finished run printed, unless its inputs changed meanwhile.
@@ -75,14 +88,13 @@ class Before:
             write_text(folder / NAME, json.dumps({**kept, "began": began, "text": text, "code": code}))
 
 
-def look(args: argparse.Namespace, data: Iterable[str], places: Iterable[str]) -> Before:
-    """Stamp what goes into a run: the `data` files that were read, and the `places` that its suite names."""
-    files = tuple(sorted(data))
+def look(args: argparse.Namespace) -> Before:
+    """Stamp what goes into a run, before anything of it is read; which data files it reads, planning tells."""
     stamp = None
-    if _plain(args) and not any(places) and len(files) <= MOST_FILES:
+    if _plain(args):
         with suppress(OSError):
-            stamp = inputs(args, files)
-    return Before(args, files, stamp)
+            stamp = inputs(args, ())
+    return Before(args, (), stamp)
 
 
 def inputs(args: argparse.Namespace, data: Iterable[str]) -> str:
@@ -94,9 +106,10 @@ def inputs(args: argparse.Namespace, data: Iterable[str]) -> str:
     files += [suite_file(args.suite), *([Path(args.lpips_weights)] if args.lpips_weights else [])]
     # a file that is added to or taken from a data set changes the time of its folder
     files += (path for name in data for path in (Path(name), Path(name).parent))
-    # where data is looked for: a link may lead elsewhere
+    # where data is looked for, and what lies there: a link may lead elsewhere
     root = os.environ.get("LEAKBOARD_DATA")
-    files += [place for place in (Path(root or "").expanduser(),) if root and place.exists()]
+    home = Path(root or DATA).expanduser()
+    files += [home, *(home.iterdir() if home.is_dir() else ())] if home.exists() else []
     asked = {name: getattr(args, name) for name in ASKED}
     place = [str(Path.cwd()), str(Path.home()), root, sys.version, versions(), terminal_width()]
     return _digest([asked, place, _stamps(files)])
@@ -104,7 +117,8 @@ def inputs(args: argparse.Namespace, data: Iterable[str]) -> str:
 
 def outputs(folder: Path) -> str:
     """The digest of what a run wrote and shows."""
-    files = [folder / "run.json", folder / "report" / "index.html", *(folder / "records").iterdir()]
+    page = folder / "report" / "index.html"
+    files = [folder / "run.json", page, *page.parent.rglob("*"), *(folder / "records").iterdir()]
     return _digest([str(folder.resolve()), _stamps(files)])
 
 

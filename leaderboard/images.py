@@ -84,7 +84,7 @@ def in_8_bits(path: Path, truth: Tensor | None) -> bytes:
     """A kept reconstruction as it is published: what was scored (where the originals are there to tell), in 8 bits.
 
     A quarter of the size, of a sum over K clients a K-th of that, and as fine as any screen shows it. Scores are of the
-    images before that; they stand in the record. Raises SafetensorError, OSError and ValueError.
+    images before that; they stand in the record. Raises SafetensorError, OSError, ValueError and RuntimeError.
     """
     with safe_open(str(path), framework="pt") as file:
         found = [file.get_tensor(f"images/{index}") for index in range(len(file.keys()))]

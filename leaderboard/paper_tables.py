@@ -267,9 +267,11 @@ def _attacked(setting: _Setting, goal: str) -> Table:
             **({} if worst is None else {"most": Cell(worst[0]), "attack": Cell(worst[1])}),
         }
     where = f", {choice.moment} round" if choice.moment else ""
+    opened = [d for d in setting.records if any(r.cell.threat == "server+keys" for r in _plain(setting, d, choice))]
+    keys = f"with ciphertexts opened (server+keys) for {', '.join(opened)}" if opened else "no ciphertext is opened"
     notes = (
-        f"The paper's columns are those of the plain attack {choice.attack}{where}, over all targets; ciphertexts "
-        "opened (server+keys) where the run has it.",
+        f"In the paper's columns stands our plain attack {choice.attack}{where}, over all targets"
+        + (f"; {keys}." if images else "."),
         "Strongest attack: the largest mean over all attacks, threats and rounds of this run, guesses without an "
         "attack included. (The ranking tables choose it on other targets than those it is reported on.)",
     )

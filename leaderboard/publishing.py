@@ -135,7 +135,7 @@ def _is_guess(record: Record) -> bool:
 def _pictures(path: Path, truth: Tensor | None) -> bytes:
     try:
         return in_8_bits(path, truth)
-    except (OSError, SafetensorError, ValueError) as error:
+    except (OSError, SafetensorError, ValueError, RuntimeError) as error:  # torch's own are RuntimeErrors
         raise UserError(f"The reconstructions {path} cannot be read: {error}.") from None
 
 

@@ -108,7 +108,7 @@ def test_at_a_deadline_the_best_so_far_is_returned() -> None:
     picky = Analytic(samples=10**9, tolerance=1e-30)
     started = time.monotonic()
     answer = attacked(world, batch, attack=picky, seconds=2)
-    assert time.monotonic() - started < 30  # generous: machines stall; without the limit it would take hours
+    assert time.monotonic() - started < 300  # generous: machines stall; without the limit it would take hours
     assert f"{STOPPED} in 1 of 1 problems" in answer.flags
     assert float(errors(answer, batch).max()) < 1e-3
 

@@ -162,7 +162,7 @@ def test_at_its_deadline_it_answers_with_the_best_so_far(world: World) -> None:
     started = time.monotonic()
     limited = replace(knowledge, deadline=started + 2)
     answer = long.reconstruct(limited, given(problems))
-    assert time.monotonic() - started < 30  # generous: machines stall; without the limit it would take hours
+    assert time.monotonic() - started < 300  # generous: machines stall; without the limit it would take hours
     assert any(flag.startswith("stopped at its time limit after ") for flag in answer.flags)
     assert long.reconstruct(replace(knowledge, deadline=started - 1), given(problems)).images[0].shape == (1, 1, 32, 32)
     done = InvertingGradients(iterations=2).reconstruct(replace(knowledge, deadline=started + 3600), given(problems))

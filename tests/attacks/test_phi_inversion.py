@@ -26,9 +26,9 @@ from metrics.psnr import psnr
 from tests.defenses.makings import Run, create, run
 
 VARIANTS = pytest.mark.parametrize("variant", ["V1", "V2"])
-#: no noise is on Phi either way
 #: rounds after which the victim's 16 records are learned
 ROUNDS = 150
+#: no noise is on Phi either way
 NOISE = pytest.mark.parametrize("noise", [True, False])
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from core.registry import ROOT
+from datasets._torchvision import data_root
 from leaderboard import finished
 from leaderboard.cli import build_parser
 from leaderboard.finished import Before, look, repeat
@@ -26,7 +27,8 @@ class Done:
         self.folder = folder
         self.run, self.suite, self.data = folder / "run", folder / "suite.yaml", folder / "data" / "images.npz"
         self.record, self.page = self.run / "records" / "a.json", self.run / "report" / "index.html"
-        for path in (self.record, self.page, self.run / "run.json", self.suite, self.data):
+        self.figure = self.page.with_name("figures") / "roc.svg"
+        for path in (self.record, self.page, self.figure, self.run / "run.json", self.suite, self.data):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text("name: x\n")
 
@@ -34,7 +36,7 @@ class Done:
         return build_parser().parse_args(["run", "--suite", str(self.suite), "--out", str(self.run), *more])
 
     def look(self, *more: str, places: Sequence[str] = (), data: Sequence[Path] = ()) -> Before:
-        return look(self.args(*more), [str(path) for path in data or [self.data]], places)
+        return look(self.args(*more)).planned([str(path) for path in data or [self.data]], places)
 
     def remember(self, code: int = 0, before: Before | None = None) -> None:
         (before or self.look()).remember(self.run, "x: 1 cells, 1 already there", "the table", code)
@@ -74,6 +76,7 @@ CHANGES: dict[str, Callable[[Done], object]] = {
     "record added": lambda d: (d.record.parent / "b.json").touch(),
     "records gone": lambda d: d.record.unlink(),
     "page gone": lambda d: d.page.unlink(),
+    "figure gone": lambda d: d.figure.unlink(),
     "plan": lambda d: (d.run / "run.json").write_text("{}"),
     "nonsense": lambda d: (d.run / finished.NAME).write_text("[]"),
     "half": lambda d: (d.run / finished.NAME).write_text(json.dumps({"inputs": "x"})),
@@ -133,6 +136,38 @@ def test_a_link_that_leads_elsewhere_means_a_real_run(done: Done) -> None:
     link.unlink()
     link.symlink_to(other)
     assert repeat(done.args()) is None
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_link_among_the_data_that_leads_elsewhere_means_a_real_run(
+    done: Done, monkeypatch: pytest.MonkeyPatch, named: bool
+) -> None:
+    """Planning tells the files that were read by where they really lie; the link to them is in the data's folder."""
+    home = done.folder / "home"
+    root = done.folder / "data root"
+    if named:
+        monkeypatch.setenv("LEAKBOARD_DATA", str(root))
+    else:
+        monkeypatch.delenv("LEAKBOARD_DATA", raising=False)
+        monkeypatch.setenv("HOME", str(home))
+        root = data_root("")
+        assert root.is_relative_to(home)
+    root.mkdir(parents=True)
+    link, other = root / "breakhis", done.folder / "other"
+    other.mkdir()
+    link.symlink_to(done.data.parent)
+    done.remember()
+    assert repeat(done.args()) == 0
+    link.unlink()
+    link.symlink_to(other)
+    assert repeat(done.args()) is None
+
+
+def test_a_suite_that_changes_while_it_is_planned_leaves_nothing_behind(done: Done) -> None:
+    begun = look(done.args())
+    touched(done.suite)
+    done.remember(before=begun.planned([str(done.data)], ()))
+    assert not (done.run / finished.NAME).exists()
 
 
 def test_data_from_elsewhere_means_a_real_run(done: Done, monkeypatch: pytest.MonkeyPatch) -> None:

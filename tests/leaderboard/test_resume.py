@@ -91,7 +91,7 @@ def interrupted(suite: Path, folder: Path) -> list[Path] | None:
     killed = start(suite, folder)
     wait_until(lambda: len(finished(folder)) >= 1 or killed.poll() is not None)
     killed.kill()
-    wait_until(lambda: not group_members(killed.pid), seconds=20)
+    wait_until(lambda: not group_members(killed.pid), seconds=60)
     killed.communicate()
     after_kill = len(finished(folder))
     assert 1 <= after_kill <= TINY_CELLS
@@ -105,13 +105,13 @@ def interrupted(suite: Path, folder: Path) -> list[Path] | None:
     stopped = start(suite, folder)
     wait_until(lambda: started_since(folder, begun) or stopped.poll() is not None)
     os.killpg(stopped.pid, signal.SIGINT)
-    _, err = stopped.communicate(timeout=60)
+    _, err = stopped.communicate(timeout=300)
     if stopped.returncode == 0:
         return None
     assert stopped.returncode == 130
     assert "Stopped. What was finished is kept" in err
     assert "Traceback" not in err
-    wait_until(lambda: not group_members(stopped.pid), seconds=10)
+    wait_until(lambda: not group_members(stopped.pid), seconds=60)
     after_stop = finished(folder)
     assert after_kill <= len(after_stop) < TINY_CELLS
     assert {path.name: path.stat().st_mtime_ns for path in after_stop if path.name in kept} == kept
