@@ -31,10 +31,11 @@ EXPLAINED = 0.5
 class InferredMean(Mixture):
     """The mean gradient behind a step.
 
-    `in_plain` says that it is in the network's own coordinates, `remark` what was or was not taken off.
+    `exact` says that it is of this round's records alone and in the network's own coordinates, so that rows of the
+    first layer are combinations of inputs; `remark` what was or was not taken off.
     """
 
-    in_plain: bool
+    exact: bool
     remark: str
 
 
@@ -98,7 +99,7 @@ class UpdateInference(BatchMembership):
             loss=visible_loss(knowledge.task, model, seen),
             model=model,
             clip=defense.clip,
-            in_plain=False,
+            exact=False,
             remark=remark,
         )
 
@@ -131,7 +132,7 @@ class UpdateInference(BatchMembership):
     def _judged(self, knowledge: Knowledge, candidates: LabelledImages, mixture: Mixture) -> tuple[Tensor, Tensor, str]:
         """Scores (N,), decisions (N,), and the way they came about."""
         assert isinstance(mixture, InferredMean)
-        spanned = _by_span(knowledge, candidates.images, mixture.mean) if mixture.in_plain else None
+        spanned = _by_span(knowledge, candidates.images, mixture.mean) if mixture.exact else None
         if spanned is not None:
             return *spanned, f"row space of the step{mixture.remark}"
         pool = joined(candidates, self._beside(knowledge))
@@ -149,27 +150,24 @@ def _in_plain(knowledge: Knowledge, round_index: int) -> InferredMean:
     names = task.parameter_names
     values = {n: (before[n].double() - after[n].double()) / training.learning_rate for n in names}
     values = {n: value - training.weight_decay * before[n].double() for n, value in values.items()}
-    remarks = []
-    if training.momentum and round_index and earlier is not None:
+    exact = not (training.momentum and round_index)
+    if not exact and earlier is not None:
         past = {n: (earlier[n].double() - before[n].double()) / training.learning_rate for n in names}
-        values = {n: value - training.momentum * past[n] for n, value in values.items()}
-    elif training.momentum and round_index:
-        remarks.append("momentum in it")
+        values, exact = {n: value - training.momentum * past[n] for n, value in values.items()}, True
     _check(values)
     senders, own = set(reading.occasion.participants), _own_gradient(knowledge, reading)
     held = {AGGREGATE: Gradient(values, len(senders), len(senders) * training.batch_size), **own}
     left = remainder(held, senders, training.batch_size)
     mean = left.get(VICTIM, left[AGGREGATE])
-    if own:
-        remarks.append("the own part taken off")
+    remark = ("" if exact else ", momentum in it") + (", the own part taken off" if own else "")
     return InferredMean(
         mean=mean,
         at=before,
         loss=_loss(task),
         model=before,
         clip=getattr(knowledge.defense, "clip", None),
-        in_plain=True,
-        remark="".join(f", {remark}" for remark in remarks),
+        exact=exact,
+        remark=remark,
     )
 
 

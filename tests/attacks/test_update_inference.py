@@ -292,8 +292,10 @@ def test_only_the_first_probe_counts() -> None:
     assert torch.equal(found[0].scores, found[1].scores)
 
 
-def test_what_was_inferred_says_where_it_lives() -> None:
-    for made, in_plain in ((perturbed("mp"), False), (small_run(create("fedavg"), watch=WATCH), True)):
-        (mixture,) = UpdateInference().mixtures(known_by(made, others(20, made)), 0).values()
+def test_row_spaces_are_for_plain_means_of_one_round() -> None:
+    """A canonical step is no combination of inputs, and momentum brings those of other rounds."""
+    late = small_run(create("fedavg"), rounds=3, momentum=0.9, watch=WATCH, record_all=False)
+    for made, index, exact in ((perturbed("mp"), 0, False), (late, 0, True), (late, 2, False)):
+        (mixture,) = UpdateInference().mixtures(known_by(made, others(20, made)), index).values()
         assert isinstance(mixture, InferredMean)
-        assert mixture.in_plain is in_plain
+        assert mixture.exact is exact
