@@ -8,7 +8,7 @@ cosine between the step in canonical form (attacks/_stripping.py, `update_betwee
 true one; from the models as received, and stripped of r by its own labelled records. In the first round also, where
 nothing is clipped or noised, the cosine of the others' mean first-layer gradient, after its own part is taken off.
 
-This is a script and no attack of the leaderboard: what it infers is a direction, and no goal there scores one.
+What the step tells about single records is measured by the attack `update-inference`; this is about its direction.
 """
 
 from __future__ import annotations
