@@ -6,13 +6,17 @@ BIN := $(VENV)/bin
 TORCH_INDEX ?=
 TORCH_PIN := $(shell sed -n 's/^torch==/torch==/p' requirements.txt)
 
-.PHONY: run test bench lint audit-deps clean clean-cache help
+.PHONY: run test test-ray bench lint audit-deps clean clean-cache help
 
 run: $(VENV)/.installed  ## set up and run the suite `quick`: a table and a page
 	$(BIN)/python run_benchmark.py
 
 test: $(VENV)/.installed-dev  ## set up and run all tests
 	$(BIN)/python -m pytest -n auto
+
+test-ray: $(VENV)/.installed-dev  ## install Ray, which is optional, and run its tests: two workers and two nodes, one killed of each
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-ray.txt
+	$(BIN)/python -m pytest -n 0 -s tests/leaderboard/test_ray.py
 
 BENCH ?=
 bench: $(VENV)/.installed  ## all speeds and sizes against their peers, in one table (BENCH=--quick: a few minutes)
