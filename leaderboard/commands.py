@@ -10,7 +10,7 @@ from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
-from torch import Tensor
+from torch import Tensor, set_num_threads
 
 from core import registry
 from core.errors import UserError
@@ -20,6 +20,7 @@ from leaderboard.estimate import estimate
 from leaderboard.executors.base import Executor
 from leaderboard.executors.local import LocalExecutor
 from leaderboard.finished import look
+from leaderboard.fork_server import start_fork_server
 from leaderboard.images import originals, reconstructions
 from leaderboard.listing import cell_tables
 from leaderboard.page import write_page
@@ -36,7 +37,7 @@ from leaderboard.render import to_csv, to_json, to_latex, to_markdown, to_termin
 from leaderboard.render.shared import plain, terminal_width
 from leaderboard.sandbox import opened_files
 from leaderboard.scaffold import new_plugin
-from leaderboard.schedule import costs
+from leaderboard.schedule import Guess
 from leaderboard.state import only_engine
 from leaderboard.status import describe
 from leaderboard.store import Run, open_run, read_record_file, save_run
@@ -105,14 +106,24 @@ def _do(plan: Plan, folder: Path, args: argparse.Namespace) -> Report:
     engine = Engine(plan, executor, progress.tell, args.retry_failed)
     there = f"{len(plan.cells)} cells, {engine.report.kept} already there"
     progress.begin(f"{plan.suite.name}: {there}, {executor.slots} workers")
-    if engine.total:
-        seconds = costs(plan)
-        engine.order(seconds)
-        with suppress(OSError):  # only `status` reads them
-            save_run(folder, plan, seconds)
-    try:
+    if not engine.total:
         return engine.run()
+    start_fork_server(folder)
+    import leaderboard.training_drawing  # noqa: F401  (the page needs it in the end; now the server is loading, too)
+
+    guess = Guess(plan)
+
+    def estimated() -> dict[str, float] | None:
+        seconds = guess.look()
+        if seconds is not None:
+            with suppress(OSError):  # only `status` reads them
+                save_run(folder, plan, seconds)
+        return seconds
+
+    try:
+        return engine.run(estimated)
     finally:
+        guess.end()
         progress.end()
 
 
@@ -264,6 +275,8 @@ def _describe(record: Record) -> str:
 
 
 def _write_page(opened: Run) -> Path:
+    set_num_threads(1)  # a few images at a time: two threads would only wait for each other
+
     def truth(record: Record) -> Tensor | None:
         return originals(record, opened.job_of(record))
 

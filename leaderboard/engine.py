@@ -82,10 +82,15 @@ class Engine:
         self.waiting = longest_first(self.waiting, seconds)
         self.trainings = longest_first(self.trainings, seconds)
 
-    def run(self) -> Report:
-        """Do everything that is not there yet. Ctrl-C ends the running processes and leaves no half-written file."""
+    def run(self, look: Callable[[], Mapping[str, float] | None] = lambda: None) -> Report:
+        """Do everything that is not there yet, in the best order as soon as `look` has estimates of the seconds.
+
+        Ctrl-C ends the running processes and leaves no half-written file.
+        """
         try:
             while self.waiting or self.trainings or self.executor.running:
+                if (seconds := look()) is not None:
+                    self.order(seconds)
                 self._start()
                 if self.executor.running:
                     for end in self.executor.wait():

@@ -40,7 +40,7 @@ MOST_BYTES = 10_000_000
 
 def repeat(args: argparse.Namespace) -> int | None:
     """Print what the same command printed when it finished, and return its exit code; None where anything changed."""
-    folder = _folder(args)
+    folder = run_folder(args)
     if args.dry_run or folder is None or not _plain(args):
         return None
     try:
@@ -145,7 +145,7 @@ def _text(path: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def _folder(args: argparse.Namespace) -> Path | None:
+def run_folder(args: argparse.Namespace) -> Path | None:
     """The run's folder: as given, or by the name that the suite's file says."""
     if args.out:
         return Path(args.out)

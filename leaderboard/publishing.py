@@ -24,7 +24,7 @@ from core.errors import UserError
 from core.files import write_bytes, write_text
 from core.plugins import Settings
 from core.registry import ROOT
-from core.sources import source_digests
+from core.sources import module_file
 from leaderboard.engine import Engine
 from leaderboard.executors.local import LocalExecutor
 from leaderboard.images import in_8_bits, originals
@@ -242,14 +242,18 @@ class Published(Run):
     """A folder of published records; opens like a run, without the run's own files."""
 
     @cached_property
+    def _read(self) -> list[tuple[Path, Record]]:
+        return [(path, read_record_file(path)) for path in record_files(self.folder)]
+
+    @cached_property
     def records(self) -> tuple[Record, ...]:
         """All records of the folder, by file name; one sentence where no table could be made of them."""
-        return sound(((path, read_record_file(path)) for path in record_files(self.folder)), self.folder)
+        return sound(self._read, self.folder)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """How many records have which badge; those of older code are shown too."""
-        badges = Counter(badge(path, read_record_file(path)) for path in record_files(self.folder))
+        badges = Counter(badge(path, record) for path, record in self._read)
         return (f"Of the records are {', '.join(f'{badges[name]} {name}' for name in get_args(Badge))}.",)
 
     @property
@@ -311,10 +315,8 @@ def _today(module: str) -> str | None:
     """The digest of a module as it is now; None where it is gone, or never was the name of one."""
     if len(module) > LONGEST_NAME or not all(part.isidentifier() for part in module.split(".")):
         return None
-    try:
-        return source_digests([module])[module]
-    except FileNotFoundError:
-        return None
+    file = module_file(module)
+    return None if file is None else _digest(file)
 
 
 def _modules(part: Any) -> Any:

@@ -20,6 +20,8 @@ Ints = NDArray[np.int64]
 STATISTICS_SEED = 2022
 #: fewer targets than this get Student's interval
 FEW = 20
+#: so many resamples are worked on at once
+PORTION = 100
 #: the harms by which defenses are ranked, in this order
 CRITERIA = ("identified", "lpips", "excess", "fidelity")
 
@@ -151,16 +153,32 @@ def auc_draws(evidence: Evidence, draws: int = 1000) -> Floats:
     Two attacks on the same candidates get the same resamples, so differences of draws are paired.
     """
     generator = np.random.default_rng(STATISTICS_SEED)
-    groups = [
-        np.flatnonzero((evidence.strata == seed) & (evidence.values["member"] == member))
-        for seed in np.unique(evidence.strata)
-        for member in (0.0, 1.0)
-    ]
-    found = np.empty(draws)
-    for draw in range(draws):
-        rows = np.concatenate([generator.choice(group, len(group)) for group in groups if len(group)])
-        found[draw] = mean_auc(evidence.take(rows))
-    return found
+    groups: list[Ints] = []  # of each seed the non-members, then the members, as places among its sorted scores
+    for seed in np.unique(evidence.strata):
+        rows = evidence.strata == seed
+        places = np.unique(evidence.values["score"][rows], return_inverse=True)[1]
+        groups += [places[evidence.values["member"][rows] == member] for member in (0.0, 1.0)]
+    found = np.empty((draws, len(groups) // 2))
+    for first in range(0, draws, PORTION):
+        part = found[first : first + PORTION]
+        picked = [[g[generator.integers(len(g), size=len(g))] if len(g) else g for g in groups] for _ in part]
+        by_group = [np.array(resamples) for resamples in zip(*picked, strict=True)]
+        for column, (others, members) in enumerate(zip(by_group[::2], by_group[1::2], strict=True)):
+            part[:, column] = _areas(others, members)
+    means: Floats = found.mean(axis=1)
+    return means
+
+
+def _areas(others: Ints, members: Ints) -> Floats | float:
+    """Row by row what `auc` says of the members' places among those of the others."""
+    if not others.size or not members.size:
+        return 0.5
+    most = int(max(others.max(), members.max())) + 1
+    rows = np.arange(len(others))[:, None]
+    counts = np.bincount((others + most * rows).ravel(), minlength=most * len(others)).reshape(-1, most)
+    below = np.cumsum(counts, axis=1) - counts / 2  # half of those at the same place
+    areas: Floats = np.take_along_axis(below, members, axis=1).sum(axis=1) / (others.shape[1] * members.shape[1])
+    return areas
 
 
 def percentile_interval(draws: Floats, confidence: float = 0.95) -> Interval:

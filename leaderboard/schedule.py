@@ -1,14 +1,16 @@
-"""What to do first: the costs of a plan's jobs, guessed in a process of its own."""
+"""What to do first: the costs of a plan's jobs, guessed in a process of its own while the first of them run."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 from core import registry
 from leaderboard.estimate import estimate
-from leaderboard.executors.local import start_fork_server
+from leaderboard.fork_server import start_fork_server
 from leaderboard.jobs import Job
 from leaderboard.plan import Plan
 from leaderboard.processes import context, obey_engine
@@ -17,25 +19,37 @@ from leaderboard.processes import context, obey_engine
 LONGEST = 60.0
 
 
-def costs(plan: Plan) -> dict[str, float]:
+class Guess:
     """Estimated seconds by key; none where the estimate fails or takes too long.
 
     It runs a user's model, which may hang or end its process: the engine must not be that process.
     """
-    start_fork_server(Path(plan.cells[0].run))
-    ours, theirs = context().Pipe(duplex=False)
-    process = context().Process(target=_estimate, args=(plan, theirs))  # type: ignore[attr-defined]
-    process.start()
-    theirs.close()
-    try:
-        found: dict[str, float] = ours.recv() if ours.poll(LONGEST) else {}
-    except (EOFError, OSError):
-        found = {}
-    finally:
-        process.kill()
-        process.join()
-        ours.close()
-    return found
+
+    def __init__(self, plan: Plan) -> None:
+        start_fork_server(Path(plan.cells[0].run))
+        self._pipe, theirs = context().Pipe(duplex=False)
+        self._process = context().Process(target=_estimate, args=(plan, theirs))  # type: ignore[attr-defined]
+        self._process.start()
+        theirs.close()
+        self._until = time.monotonic() + LONGEST
+
+    def look(self, patience: float = 0.0) -> dict[str, float] | None:
+        """The estimate, once, when it is there after so many seconds; None before, and ever after."""
+        if self._pipe.closed:
+            return None
+        found: dict[str, float] | None = None
+        with suppress(EOFError, OSError):
+            if not self._pipe.poll(patience) and time.monotonic() < self._until:
+                return None
+            found = self._pipe.recv() if self._pipe.poll() else None
+        self.end()
+        return found
+
+    def end(self) -> None:
+        """Guess no more."""
+        self._process.kill()
+        self._process.join()
+        self._pipe.close()
 
 
 def _estimate(plan: Plan, pipe: Connection) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import multiprocessing.forkserver
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
@@ -15,9 +14,9 @@ from pathlib import Path
 from typing import ClassVar
 
 from core.errors import UserError
-from core.registry import ROOT
 from leaderboard.executors.base import PATIENCE, End, Executor, Running
 from leaderboard.executors.memory import GIB, resident
+from leaderboard.fork_server import start_fork_server
 from leaderboard.jobs import Job
 from leaderboard.processes import context
 from leaderboard.sandbox import open_cage
@@ -27,8 +26,6 @@ from leaderboard.worker import UNWRITTEN, log_file, work
 ORPHANED = 255
 #: how often a process is tried to be started
 STARTS = 3
-#: what processes print that have no log of their own yet
-OTHER_PRINTS = "logs/processes.log"
 
 
 @dataclass
@@ -127,45 +124,3 @@ def _start(job: Job) -> Started:
         if cage is not None:
             cage.close()  # the worker has its own handles: ours would keep the attack alive after it
     return Started(job, process=process, attack=attack, begun=time.monotonic())
-
-
-def start_fork_server(run: Path) -> None:
-    """Make sure that the fork server runs; where it was killed, a new one is started.
-
-    It is started with Ctrl-C held back, which so reaches neither it nor its children: ending them is the engine's
-    affair. And it must find our modules wherever the command was called, or each child would import them anew.
-    What it and its children print before they have a log of their own goes to `OTHER_PRINTS` of the run: the traceback
-    of a process whose pipe broke because another was killed is no news for the terminal.
-    """
-    if context().get_start_method() != "forkserver":
-        return
-    before, path = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}), os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *([path] if path else [])])
-    try:
-        with _printing_into(run / OTHER_PRINTS):
-            multiprocessing.forkserver.ensure_running()
-    finally:
-        os.environ.pop("PYTHONPATH") if path is None else os.environ.update(PYTHONPATH=path)
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-@contextmanager
-def _printing_into(log: Path) -> Iterator[None]:
-    """What is started in the block prints to the end of a file; nowhere, where that cannot be written."""
-    try:
-        log.parent.mkdir(parents=True, exist_ok=True)
-        file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    except OSError:
-        file = os.open(os.devnull, os.O_WRONLY)
-    terminal: dict[int, int] = {}
-    try:
-        for stream in (1, 2):
-            with suppress(OSError):  # a stream that the caller has closed stays so
-                terminal[stream] = os.dup(stream)
-                os.dup2(file, stream)
-        yield
-    finally:
-        for stream, before in terminal.items():
-            os.dup2(before, stream)
-            os.close(before)
-        os.close(file)

@@ -27,7 +27,7 @@ from leaderboard.jobs import Job
 from leaderboard.plan import Options, Plan, make_plan
 from leaderboard.processes import context
 from leaderboard.record import Record
-from leaderboard.schedule import costs
+from leaderboard.schedule import LONGEST, Guess
 from leaderboard.state import StateFile, is_worked_on, only_engine
 from leaderboard.status import describe
 from leaderboard.store import save_run
@@ -105,6 +105,14 @@ def test_trainings_come_first_the_longest_before_all_and_each_once(tmp_path: Pat
     assert all(job.cell is None for job in trainings)
     assert sorted(job.key for job in cells) == sorted(job.key for job in plan.cells)
     assert (report.trained, report.counts) == (4, {"ok": 8})
+
+
+def test_the_first_job_does_not_wait_for_the_estimate_the_others_follow_it(tmp_path: Path) -> None:
+    plan = make(tmp_path, seeds=[0, 1])
+    executor = Pretender()
+    looks = iter([None, estimate(plan)])
+    Engine(plan, executor, quiet).run(lambda: next(looks, None))
+    assert [label(job) for job in executor.started[:4]] == ["fedavg", "long", "long", "fedavg"]
 
 
 def test_what_is_not_estimated_keeps_the_order_of_the_plan(tmp_path: Path) -> None:
@@ -282,17 +290,25 @@ class Deadly(nn.Linear):
 """
 
 
+def guessed(plan: Plan) -> dict[str, float] | None:
+    guess = Guess(plan)
+    try:
+        return guess.look(LONGEST)
+    finally:
+        guess.end()
+
+
 @pytest.mark.slow
 def test_a_model_that_ends_the_process_of_the_estimate_costs_the_estimate_alone(tmp_path: Path) -> None:
     (tmp_path / "deadly.py").write_text(DEADLY)
     plan = make(tmp_path, model=f"module:{tmp_path}/deadly.py:Deadly")
-    assert costs(plan) == {}
+    assert guessed(plan) is None
 
 
 @pytest.mark.slow
 def test_the_estimate_from_another_process_has_every_job(tmp_path: Path) -> None:
     plan = make(tmp_path)
-    assert set(costs(plan)) == {job.key or job.training_key for job in (*plan.trainings, *plan.cells)}
+    assert set(guessed(plan) or {}) == {job.key or job.training_key for job in (*plan.trainings, *plan.cells)}
 
 
 def test_the_memory_of_a_process_is_known_and_none_is_held_by_nobody() -> None:

@@ -145,6 +145,22 @@ def test_auc_draws_resample_within_seed_and_class() -> None:
     assert draws.tolist() == [1.0] * 50
 
 
+@pytest.mark.parametrize("ties", [True, False])
+@pytest.mark.parametrize("members", [0, 1, 17, 40])
+def test_auc_draws_are_the_mean_auc_of_resampled_rows(members: int, ties: bool) -> None:
+    random = np.random.default_rng(members)
+    scores = [random.normal(size=40).round(0 if ties else 9).tolist() for _ in range(3)]
+    inside = [index < members for index in range(40)]
+    (evidence,) = gather([membership(scores=one, members=inside, seed=seed) for seed, one in enumerate(scores)])
+    generator = np.random.default_rng(STATISTICS_SEED)
+    truth, expected = evidence.values["member"], []
+    for _ in range(150):
+        classes = [np.flatnonzero((evidence.strata == s) & (truth == m)) for s in range(3) for m in (0, 1)]
+        rows = np.concatenate([generator.choice(rows, len(rows)) for rows in classes if len(rows)])
+        expected.append(mean_auc(evidence.take(rows)))
+    assert auc_draws(evidence, draws=150).tolist() == expected
+
+
 def test_auc_draws_of_two_attacks_are_paired() -> None:
     scores, members = scored(0, 0.5)
     first, second = (gather([membership(attack=name, scores=scores, members=members)])[0] for name in ("a", "b"))

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from core.registry import ROOT
-from leaderboard.executors.local import OTHER_PRINTS
+from leaderboard.fork_server import OTHER_PRINTS
 from tests.leaderboard.runs import TINY_CELLS, call, comparable
 
 

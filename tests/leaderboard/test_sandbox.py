@@ -20,7 +20,7 @@ from datasets.base import LabelledImages
 from datasets.digits import Digits
 from defenses.base import Defense
 from federation.view import View
-from leaderboard.executors.local import OTHER_PRINTS
+from leaderboard.fork_server import OTHER_PRINTS
 from leaderboard.sandbox import Errand, open_cage, opened_files
 from leaderboard.store import open_run
 from leaderboard.training import splits_of
@@ -113,7 +113,7 @@ def test_a_process_is_not_the_child_of_its_worker() -> None:
 CUT_OFF = """
 import os, struct, sys
 from pathlib import Path
-from leaderboard.executors.local import start_fork_server
+from leaderboard.fork_server import start_fork_server
 from leaderboard.sandbox import open_cage
 
 start_fork_server(Path(sys.argv[1]))
@@ -131,6 +131,24 @@ def test_a_worker_that_is_killed_while_it_writes_is_no_news_for_the_terminal(tmp
     done = subprocess.run(script, cwd=registry.ROOT, capture_output=True, text=True, timeout=300)
     assert (done.stdout, done.stderr) == ("it ended with 1\n", "")
     assert "got end of file during message" in (tmp_path / OTHER_PRINTS).read_text()
+
+
+EARLY = """
+import os, sys
+from pathlib import Path
+from leaderboard.fork_server import start_early
+
+start_early(Path(sys.argv[1]))
+print(os.listdir(Path(sys.argv[1]).parent))
+"""
+
+
+@pytest.mark.slow
+def test_a_fork_server_that_is_started_early_writes_nothing_before_the_run_does(tmp_path: Path) -> None:
+    script = [sys.executable, "-c", EARLY + CUT_OFF, str(tmp_path / "run")]
+    done = subprocess.run(script, cwd=registry.ROOT, capture_output=True, text=True, timeout=300)
+    assert (done.stdout, done.stderr) == ("[]\nit ended with 1\n", "")
+    assert "got end of file during message" in (tmp_path / "run" / OTHER_PRINTS).read_text()
 
 
 BROWSER = """
