@@ -12,9 +12,8 @@ from typing import NoReturn
 
 from core.errors import UserError
 from core.registry import FOLDERS, entries, installed_files, load_file
-from leaderboard.finished import repeat, run_folder
-from leaderboard.fork_server import start_early
-from suites import suite_file, suite_files
+from leaderboard.finished import look, repeat
+from suites import suite_files
 
 KINDS = {"defenses": "defense", "attacks": "attack", "datasets": "dataset", "models": "model", "metrics": "metric"}
 EPILOG = "Exit codes: 0 all cells worked; 1 some cells failed; 2 a mistake in what was given; 130 stopped by Ctrl-C."
@@ -131,10 +130,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             load_file(file)
         if args.command == "list":
             return list_plugins(args.kind, args.json)
-        if args.command == "run" and (code := repeat(args)) is not None:
-            return code
         if args.command == "run":
-            _start_early(args)
+            if (code := repeat(args)) is not None:
+                return code
+            args.before = look(args)  # before the code that computes is loaded: what changes from now on is noticed
         from leaderboard import commands
 
         command: Callable[[argparse.Namespace], int] = getattr(commands, args.command)
@@ -153,14 +152,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print(complaint(f"{error.filename} cannot be used: {error.strerror}."), file=sys.stderr)
         return 2
-
-
-def _start_early(args: argparse.Namespace) -> None:
-    """Where a run begins, let its processes load what they need while the command does so too."""
-    folder = run_folder(args)
-    here = args.executor == "local" and not args.dry_run and suite_file(args.suite).is_file()
-    if here and folder is not None and not (folder / "run.json").exists():
-        start_early(folder)
 
 
 def list_plugins(kind: str | None, as_json: bool) -> int:

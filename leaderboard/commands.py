@@ -19,7 +19,7 @@ from leaderboard.engine import Engine, Report
 from leaderboard.estimate import estimate
 from leaderboard.executors.base import Executor
 from leaderboard.executors.local import LocalExecutor
-from leaderboard.finished import look
+from leaderboard.finished import Before
 from leaderboard.fork_server import start_fork_server
 from leaderboard.images import originals, reconstructions
 from leaderboard.listing import cell_tables
@@ -47,7 +47,6 @@ from suites.schema import load_suite
 
 def run(args: argparse.Namespace) -> int:
     """`run`: do a suite, print its table, write its page."""
-    before = look(args)
     for file in args.plugin:
         registry.load_file(file)
     suite = select(load_suite(args.suite), args.defense, args.attack, args.seed, args.plugin)
@@ -67,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     if args.dry_run:
         _print_plan(plan, _workers(args.workers))
         return 0
-    before = before.planned(data, _places(plan))
+    before: Before = args.before.planned(data, _places(plan))
     _writable(folder)
     with only_engine(folder):
         done = _do(plan, folder, args)

@@ -40,7 +40,7 @@ MOST_BYTES = 10_000_000
 
 def repeat(args: argparse.Namespace) -> int | None:
     """Print what the same command printed when it finished, and return its exit code; None where anything changed."""
-    folder = run_folder(args)
+    folder = _folder(args)
     if args.dry_run or folder is None or not _plain(args):
         return None
     try:
@@ -109,7 +109,7 @@ def inputs(args: argparse.Namespace, data: Iterable[str]) -> str:
     # where data is looked for, and what lies there: a link may lead elsewhere
     root = os.environ.get("LEAKBOARD_DATA")
     home = Path(root or DATA).expanduser()
-    files += [home, *(home.iterdir() if home.is_dir() else ())] if home.exists() else []
+    files += [path for path in (home, *(home.iterdir() if home.is_dir() else ())) if path.exists()]
     asked = {name: getattr(args, name) for name in ASKED}
     place = [str(Path.cwd()), str(Path.home()), root, sys.version, versions(), terminal_width()]
     return _digest([asked, place, _stamps(files)])
@@ -145,7 +145,7 @@ def _text(path: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def run_folder(args: argparse.Namespace) -> Path | None:
+def _folder(args: argparse.Namespace) -> Path | None:
     """The run's folder: as given, or by the name that the suite's file says."""
     if args.out:
         return Path(args.out)

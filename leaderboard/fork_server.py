@@ -14,8 +14,6 @@ from leaderboard.processes import context
 
 #: what processes print that have no log of their own yet
 OTHER_PRINTS = "logs/processes.log"
-#: the log of a server that was started early: a file without a name, until the run has a folder for it
-_unnamed: int | None = None
 
 
 def start_fork_server(run: Path) -> None:
@@ -31,37 +29,12 @@ def start_fork_server(run: Path) -> None:
     log = run / OTHER_PRINTS
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
-        _name(log)
         file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     except OSError:
         file = os.open(os.devnull, os.O_WRONLY)
     try:
         _ensure_running(file)
     finally:
-        os.close(file)
-
-
-def start_early(run: Path) -> None:
-    """Let the server load torch while this process does so too; where that cannot be, it is started when it is needed.
-
-    The run may still be refused, so nothing is written: the log gets its name from the first `start_fork_server`.
-    """
-    global _unnamed
-    if context().get_start_method() != "forkserver" or not hasattr(os, "O_TMPFILE") or _unnamed is not None:
-        return
-    above = next(folder for folder in run.absolute().parents if folder.is_dir())
-    with suppress(OSError):  # a file system without such files, or a folder that nobody may write to
-        _unnamed = os.open(above, os.O_TMPFILE | os.O_WRONLY | os.O_APPEND, 0o644)
-        _ensure_running(_unnamed)
-
-
-def _name(log: Path) -> None:
-    """Give the log of a server that was started early its name."""
-    global _unnamed
-    if _unnamed is not None:
-        file, _unnamed = _unnamed, None
-        with suppress(OSError):  # there is one already, or it lies on another file system
-            os.link(f"/proc/self/fd/{file}", log, src_dir_fd=file)  # without src_dir_fd the link itself would be linked
         os.close(file)
 
 

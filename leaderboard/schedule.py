@@ -29,7 +29,8 @@ class Guess:
         start_fork_server(Path(plan.cells[0].run))
         self._pipe, theirs = context().Pipe(duplex=False)
         self._process = context().Process(target=_estimate, args=(plan, theirs))  # type: ignore[attr-defined]
-        self._process.start()
+        with suppress(OSError, EOFError):  # the fork server was killed: then nothing comes through the pipe
+            self._process.start()
         theirs.close()
         self._until = time.monotonic() + LONGEST
 
@@ -47,8 +48,9 @@ class Guess:
 
     def end(self) -> None:
         """Guess no more."""
-        self._process.kill()
-        self._process.join()
+        if self._process.pid is not None:
+            self._process.kill()
+            self._process.join()
         self._pipe.close()
 
 

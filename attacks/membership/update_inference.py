@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -118,9 +119,11 @@ class UpdateInference(BatchMembership):
             reference(seen, before, start, public, records, weights) for start in (r, data_free(before, seen.expanded))
         )
         fits = [fitted(seen, known, self.pull, free_r=True) for known in (by_labels, by_medians)]
-        best = min(fits, key=lambda fit: fit.misfit)
-        if best.misfit > 1 - EXPLAINED:
+        best = min(fits, key=lambda fit: fit.misfit if math.isfinite(fit.misfit) else math.inf)
+        if not best.misfit <= 1 - EXPLAINED:
             best = fitted(seen, by_labels, self.pull, free_r=False)
+        if not math.isfinite(best.misfit):
+            raise Diverged("no scales of hidden units explain the step: the fit holds no numbers")
         knowledge.progress(f"the step is explained but for {best.misfit:.0%}")
         return best.model
 
@@ -151,7 +154,8 @@ def _in_plain(knowledge: Knowledge, round_index: int) -> InferredMean:
     values = {n: (before[n].double() - after[n].double()) / training.learning_rate for n in names}
     values = {n: value - training.weight_decay * before[n].double() for n, value in values.items()}
     exact = not (training.momentum and round_index)
-    if not exact and earlier is not None:
+    left_before = any(drop.round == round_index - 1 for drop in training.dropouts)  # then there may have been no step
+    if not exact and earlier is not None and not left_before:
         past = {n: (earlier[n].double() - before[n].double()) / training.learning_rate for n in names}
         values, exact = {n: value - training.momentum * past[n] for n, value in values.items()}, True
     _check(values)

@@ -302,7 +302,9 @@ def guessed(plan: Plan) -> dict[str, float] | None:
 def test_a_model_that_ends_the_process_of_the_estimate_costs_the_estimate_alone(tmp_path: Path) -> None:
     (tmp_path / "deadly.py").write_text(DEADLY)
     plan = make(tmp_path, model=f"module:{tmp_path}/deadly.py:Deadly")
+    begun = time.monotonic()
     assert guessed(plan) is None
+    assert time.monotonic() - begun < LONGEST  # it was noticed, not waited for
 
 
 @pytest.mark.slow

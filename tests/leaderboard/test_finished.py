@@ -201,7 +201,7 @@ def test_changed_code_means_a_real_run(done: Done, monkeypatch: pytest.MonkeyPat
 
 def test_the_folder_of_a_suite_is_found_without_reading_it_all() -> None:
     args = build_parser().parse_args(["run", "--suite", "quick"])
-    assert finished.run_folder(args) == Path("runs") / "quick"
+    assert finished._folder(args) == Path("runs") / "quick"
 
 
 @pytest.mark.slow

@@ -133,24 +133,6 @@ def test_a_worker_that_is_killed_while_it_writes_is_no_news_for_the_terminal(tmp
     assert "got end of file during message" in (tmp_path / OTHER_PRINTS).read_text()
 
 
-EARLY = """
-import os, sys
-from pathlib import Path
-from leaderboard.fork_server import start_early
-
-start_early(Path(sys.argv[1]))
-print(os.listdir(Path(sys.argv[1]).parent))
-"""
-
-
-@pytest.mark.slow
-def test_a_fork_server_that_is_started_early_writes_nothing_before_the_run_does(tmp_path: Path) -> None:
-    script = [sys.executable, "-c", EARLY + CUT_OFF, str(tmp_path / "run")]
-    done = subprocess.run(script, cwd=registry.ROOT, capture_output=True, text=True, timeout=300)
-    assert (done.stdout, done.stderr) == ("[]\nit ended with 1\n", "")
-    assert "got end of file during message" in (tmp_path / "run" / OTHER_PRINTS).read_text()
-
-
 BROWSER = """
 from typing import ClassVar
 import torch
