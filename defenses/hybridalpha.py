@@ -272,8 +272,8 @@ class HybridAlpha(Encrypted, NoisyShare):
         """What the noise gives, and the sizes of the cryptography."""
         found = super().claims(public)
         if self.variant == "as-specified" and "epsilon_round_by_threat" in found:
-            by_threat = found["epsilon_round_by_threat"]
-            by_threat["server"] = by_threat["server+keys"]
+            for by_threat in (found["epsilon_round_by_threat"], found["epsilon_total_by_threat"]):
+                by_threat["server"] = by_threat["server+keys"]
             found |= {"dp_holds": False, "reason": "one key opens every mixture of ciphertexts: single updates leak"}
         sizes = {"group_bits": MODP_2048.p.bit_length(), "variant": self.variant, "crypto": self.crypto}
         return found | sizes

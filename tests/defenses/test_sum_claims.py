@@ -104,6 +104,15 @@ def test_sizes_of_the_cryptography_are_claimed() -> None:
     assert {"group_bits": 2048, "variant": "as-specified", "crypto": "real"}.items() <= found.items()
 
 
+@pytest.mark.parametrize("span", ["round", "total"])
+def test_hybridalpha_as_specified_counts_single_updates_as_open_to_the_server(span: str) -> None:
+    """`mix-and-match` takes them apart: one client's noise is all that protects it, in a round and over all of them."""
+    found = {variant: claims("hybridalpha", variant=variant) for variant in ("as-specified", "corrected")}
+    by_threat = {variant: claim[f"epsilon_{span}_by_threat"] for variant, claim in found.items()}
+    assert by_threat["as-specified"]["server"] == by_threat["as-specified"]["server+keys"]
+    assert by_threat["corrected"]["server"] < by_threat["corrected"]["server+keys"]
+
+
 # --- bad input ---------------------------------------------------------------------------------
 
 
