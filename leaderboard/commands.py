@@ -105,8 +105,14 @@ def _do(plan: Plan, folder: Path, args: argparse.Namespace) -> Report:
     engine = Engine(plan, executor, progress.tell, args.retry_failed)
     there = f"{len(plan.cells)} cells, {engine.report.kept} already there"
     progress.begin(f"{plan.suite.name}: {there}, {executor.slots} workers")
-    if not engine.total:
-        return engine.run()
+    try:
+        return _run(engine, plan, folder) if engine.total else engine.run()
+    finally:
+        progress.end()
+
+
+def _run(engine: Engine, plan: Plan, folder: Path) -> Report:
+    """Let the engine work, in the best order as soon as that is known."""
     start_fork_server(folder)
     import leaderboard.training_drawing  # noqa: F401  (the page needs it in the end; now the server is loading, too)
 
@@ -123,7 +129,6 @@ def _do(plan: Plan, folder: Path, args: argparse.Namespace) -> Report:
         return engine.run(estimated)
     finally:
         guess.end()
-        progress.end()
 
 
 def _executor(args: argparse.Namespace, memory_limit: float) -> Executor:
