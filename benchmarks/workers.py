@@ -4,6 +4,8 @@
 
 workers   The whole command on a small suite, wall time: with one worker, then with two. It needs two idle cores; on a
           busy machine the ratio says nothing.
+bare      What the machine itself allows: the attacks of that suite in two plain processes at once against one, without
+          the engine. Two cores that share memory and clock are not twice one.
 overhead  What a cell costs besides its attack: opening the view, handing it over, scoring; CPU seconds.
 second    The same command again, when all is there: CPU seconds, against the 3 seconds that are allowed.
 """
@@ -55,6 +57,41 @@ def run(suite: Path, out: Path, workers: int) -> tuple[float, float]:
     return wall, now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime
 
 
+def attack_alone(folder: Path) -> None:
+    """All reconstructions of a finished run in this process, once a line on stdin says go; prints their wall time."""
+    import torch
+
+    from attacks.base import ReconstructionAttack, ReconstructionTask
+    from leaderboard.errands import make_errand
+    from leaderboard.store import open_run
+
+    torch.set_num_threads(1)
+    errands = [make_errand(job) for job in open_run(folder).jobs]
+    print("ready", flush=True)
+    sys.stdin.readline()
+    started = time.perf_counter()
+    for errand in errands:
+        assert isinstance(errand.attack, ReconstructionAttack)
+        assert isinstance(errand.task, ReconstructionTask)
+        errand.attack.reconstruct(errand.knowledge, errand.task)
+    print(time.perf_counter() - started, flush=True)
+
+
+def bare(folder: Path, processes: int) -> float:
+    """Wall seconds until so many plain processes, started together, have each done all attacks of a finished run."""
+    command = [sys.executable, __file__, "--attack-alone", str(folder)]
+    pipe = subprocess.PIPE
+    started = [subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) for _ in range(processes)]
+    for process in started:
+        assert process.stdout is not None
+        process.stdout.readline()
+    for process in started:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    return max(float(process.communicate()[0]) for process in started)
+
+
 def overhead(folder: Path) -> float:
     """The mean CPU seconds that the cells of a finished run need besides their attacks, once all is imported."""
     import torch
@@ -79,7 +116,11 @@ def overhead(folder: Path) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--short", action="store_true", help="a tenth of the work: only the second run means anything")
+    parser.add_argument("--attack-alone", type=Path, metavar="RUN", help=argparse.SUPPRESS)
     given = parser.parse_args()
+    if given.attack_alone:
+        attack_alone(given.attack_alone)
+        return
     text = SUITE.format(seeds=[0] if given.short else [0, 1, 2], iterations=30 if given.short else 300)
     with tempfile.TemporaryDirectory() as folder:
         suite = Path(folder) / "workers.yaml"
@@ -92,6 +133,9 @@ def main() -> None:
             busy = f", load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores" if hasattr(os, "getloadavg") else ""
             name = f"2 workers against 1 (needs two idle cores{busy})"
             print(line(name, cells / two, cells / one, "cells / wall s", 1.8, at_most=False), flush=True)
+            alone, together = bare(Path(folder) / "two", 1), bare(Path(folder) / "two", 2)
+            name = "what the machine allows: the same attacks in 2 plain processes against 1"
+            print(line(name, 2 * cells / together, cells / alone, "cells / wall s"), flush=True)
         name = "a cell's overhead against the second that is allowed"
         print(line(name, overhead(Path(folder) / "two"), 1.0, "CPU s", 1.0), flush=True)
         best = min(run(suite, Path(folder) / "two", 2)[1] for _ in range(2))
