@@ -16,6 +16,7 @@ from leaderboard.audits import REFUTED, STANDS
 from leaderboard.charts import PRIMARY
 from leaderboard.phases import Setting, seconds_a_round, timed_trainings
 from leaderboard.record import Record, TrainingSummary
+from leaderboard.rows import above
 from leaderboard.scoring import PRIOR
 from leaderboard.table import Cell, Column, Row
 from leaderboard.tables import Board, place_of, unanswered
@@ -129,16 +130,10 @@ def _verdict(board: Board, row: Row, asked: Sequence[Record]) -> tuple[str, str]
 def _leaks(board: Board, row: Row) -> bool:
     """Whether the worst attack did better than guessing; by its interval, where it is known what guessing gives."""
     if board.place.goal == "membership":
-        return _above(row.cells["auc"], 0.5)
+        return above(row.cells["auc"], 0.5)
     if board.place.goal == "extraction":
         return float(row.cells["fidelity"].value or 0) > MOST_RECORDS
-    evidence = next(found for found in board.rows if found.defense == row.cells["defense"].value)
-    chance = 100 / (evidence.reported.records[0].cell.decoys + 1)
-    return row.cells["excess"].text is None or _above(row.cells["identified"], chance)
-
-
-def _above(cell: Cell, level: float) -> bool:
-    return cell.low is not None and cell.low > level
+    return row.cells["excess"].text is None  # else it says "≤ prior"
 
 
 # --- facts --------------------------------------------------------------------------------------

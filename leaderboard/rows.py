@@ -188,12 +188,16 @@ def _reconstruction_cells(reported: Evidence, floor: Floats) -> dict[str, Cell]:
     excess = reported.values["psnr"] - floor
     interval = mean_interval(excess, reported.strata)
     lpips = reported.mean("lpips")
+    identified = share(reported.values["identified"])
+    chance = 100 / (reported.records[0].cell.decoys + 1)
+    # few targets make wide intervals: whose images are told from all decoys, that got more than the prior all the same
+    nothing = interval.low <= 0 and not above(identified, chance)
     return {
         "attack": _attack_cell(reported),
-        "identified": share(reported.values["identified"]),
+        "identified": identified,
         "lpips": Cell(lpips, note="" if lpips is not None else reported.records[0].scores["lpips"].reason),
         "psnr": Cell(reported.mean("psnr"), link=reported.records[0].key),
-        "excess": bounded(float(excess.mean()), interval, text="≤ prior" if interval.low <= 0 else None),
+        "excess": bounded(float(excess.mean()), interval, text="≤ prior" if nothing else None),
     }
 
 
@@ -280,6 +284,11 @@ def share(hits: Floats) -> Cell:
     """The share of ones in per cent with Wilson's interval."""
     interval = wilson(int(hits.sum()), len(hits))
     return Cell(100 * float(hits.sum()) / len(hits), 100 * interval.low, 100 * interval.high)
+
+
+def above(cell: Cell, level: float) -> bool:
+    """Whether the whole interval lies above a level."""
+    return cell.low is not None and cell.low > level
 
 
 def bounded(value: float, interval: Interval, text: str | None = None) -> Cell:

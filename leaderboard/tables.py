@@ -106,7 +106,8 @@ class _Kind:
 
 
 def _not_above_prior(control: RankedRow) -> str:
-    return "its PSNR is not above the prior" if control.cells["excess"].text is not None else ""
+    low = control.cells["excess"].low
+    return "its PSNR is not above the prior" if low is not None and low <= 0 else ""
 
 
 def _coin(control: RankedRow) -> str:

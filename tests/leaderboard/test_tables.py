@@ -74,6 +74,27 @@ def test_what_touches_the_prior_is_printed_so_and_ties() -> None:
     assert ranking(table) == {"none": 1, "noisy": 1, "fedavg": 3}
 
 
+def test_images_that_are_told_from_all_decoys_are_more_than_the_prior() -> None:
+    around = [v + (3 if i % 2 else -2.9) for i, v in enumerate(PRIOR)]
+    seen = [
+        reconstruction("seen", "prior", PRIOR),
+        reconstruction("seen", "inverting-gradients", around, identified=[1.0] * TARGETS),
+    ]
+    table = only_table([*defended("fedavg", 9), *seen, *defended("none", 0)])
+    cell = rows(table)["seen"].cells["excess"]
+    assert cell.text is None
+    assert cell.low is not None
+    assert cell.low < 0
+    assert ranking(table) == {"none": 1, "fedavg": 2, "seen": 3}
+
+
+def test_a_control_must_be_above_the_prior_even_if_it_is_identified() -> None:
+    around = [v + (3 if i % 2 else -2.9) for i, v in enumerate(PRIOR)]
+    control = reconstruction("fedavg", "inverting-gradients", around, identified=[1.0] * TARGETS)
+    table = only_table([reconstruction("fedavg", "prior", PRIOR), control, *defended("weak", 5)])
+    assert set(ranking(table).values()) == {None}
+
+
 def test_the_best_prior_is_what_is_beaten() -> None:
     second = reconstruction("fedavg", "prior-random", plus(4))
     table = only_table([*defended("fedavg", 9), second])
