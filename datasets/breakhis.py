@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, Literal, NamedTuple
 
@@ -18,6 +19,7 @@ from datasets._images import decode_all, existing_folder
 from datasets._npz_reader import NpzReader
 from datasets._torchvision import data_root
 from datasets.base import Dataset, ImagePool
+from datasets.splits import make_splits
 
 #: SOB_<benign or malignant>_<type>-<year>-<case><slides>-<magnification>-<number>.png
 FILE_NAME = re.compile(r"SOB_([BM])_([A-Z]+)-(\d+)-(\d+)([A-Z]*)-(\d+)-(\d+)\.png", re.IGNORECASE)
@@ -50,6 +52,10 @@ class BreakHis(Dataset):
     Pictures that appear under two types (23 pairs at 400×, all of case 14-13412) are left out under
     both, because nobody can tell which label is right; of other exact copies one is kept. There is no
     official test set. The mean and standard deviation are those of 400×.
+
+    With `patients: shared` only the test set has patients of its own, always the same fifth; members,
+    non-members and auxiliary pictures are of the same other patients. Membership is then that of a
+    picture: between pictures of different patients it can be told without any model.
     """
 
     name: ClassVar[str] = "breakhis"
@@ -68,6 +74,9 @@ class BreakHis(Dataset):
     )
     magnification: Literal[40, 100, 200, 400] = 400
     target: Literal["benign-malignant", "types"] = "benign-malignant"
+    patients: Literal["apart", "shared"] = Field(
+        "apart", description="shared: members and non-members are pictures of the same patients, the test set is not"
+    )
     size: int = Field(32, ge=16, le=224, description="side of the pictures after resizing, in pixels")
 
     def read(self) -> ImagePool:
@@ -79,13 +88,14 @@ class BreakHis(Dataset):
         by_type = self.target == "types"
         labels = [codes.index(slide.type) if by_type else int(slide.malignant) for slide in chosen]
         patients = sorted({slide.patient for slide in chosen})
-        return ImagePool(
+        apart = ImagePool(
             pixels[torch.tensor(kept, dtype=torch.int64)],
             torch.tensor(labels, dtype=torch.int64),
             torch.zeros(len(chosen), dtype=torch.bool),
             tuple(TYPES.values()) if by_type else ("benign", "malignant"),
             torch.tensor([patients.index(slide.patient) for slide in chosen], dtype=torch.int64),
         )
+        return apart if self.patients == "apart" else _shared(apart)
 
     def _pictures(self) -> tuple[list[Slide], Tensor]:
         """The slides of the wanted magnification and their pixels (N, 3, size, size)."""
@@ -119,6 +129,13 @@ class BreakHis(Dataset):
                 f"with files such as SOB_B_A-14-22549AB-{self.magnification}-001.png."
             )
         return slides
+
+
+def _shared(pool: ImagePool) -> ImagePool:
+    """The same pictures with the test set that keeping patients apart gives by seed 0, and no patients in the rest."""
+    is_test = pool.is_test.clone()
+    is_test[make_splits(pool, seed=0, clients=1).test] = True
+    return replace(pool, is_test=is_test, groups=None)
 
 
 def find_slides(paths: Iterable[Path], magnification: int) -> list[Slide]:

@@ -8,6 +8,7 @@ from PIL import Image
 
 from core.errors import UserError
 from datasets.breakhis import BreakHis
+from datasets.splits import make_splits
 
 KINDS = {"A": "adenosis", "DC": "ductal_carcinoma", "LC": "lobular_carcinoma"}
 
@@ -53,6 +54,26 @@ def test_types(tree: Path) -> None:
         "lobular carcinoma"
     ]
     assert pool.classes == 8
+
+
+def test_shared_patients_but_for_the_test_set(tmp_path: Path) -> None:
+    for patient in range(10):
+        for number in range(6):
+            add(tmp_path, "M", "DC", f"14-{patient}", 400, number, content=10 * patient + number)
+    apart = BreakHis(root=str(tmp_path)).read()
+    shared = BreakHis(root=str(tmp_path), patients="shared").read()
+    assert shared.groups is None
+    assert shared.pixels.equal(apart.pixels)
+    assert apart.groups is not None
+    tested = set(apart.groups[shared.is_test].tolist())
+    assert len(tested) == 2  # a fifth of the patients, with all their pictures
+    assert int(shared.is_test.sum()) == 12
+    for seed in range(3):
+        splits = make_splits(shared, seed=seed, clients=2)
+        assert set(apart.groups[splits.test].tolist()) == tested
+        parts = [set(apart.groups[part].tolist()) for part in (splits.members, splits.non_members)]
+        assert not tested & (parts[0] | parts[1])
+        assert parts[0] & parts[1]
 
 
 def test_magnification_and_size(tree: Path) -> None:
