@@ -173,8 +173,11 @@ class _Worlds:
         return torch.stack(ratios).amin(0).clamp(max=1.0)
 
     def _noise_scale(self) -> Parameters | None:
-        """R, by which the server multiplies what arrives and so its noise; None where no model is perturbed."""
-        if not isinstance(self.defense, ModelPerturbation):
+        """R, by which the server multiplies what arrives and so its noise; None where there is none to weigh by.
+
+        Weights that are drawn anew in every trial make the others' share of an exact sum, a constant, look like noise.
+        """
+        if not isinstance(self.defense, ModelPerturbation) or not getattr(self.defense, "noise", False):
             return None
         return self.defense.multiplied_noise(self.trial, self.public, 1.0).deviation
 

@@ -79,8 +79,9 @@ def test_where_the_server_sees_exact_gradients_it_is_certain(name: str, part: st
     assert tells_apart(*audited(world_of(name), part, 20))
 
 
-def test_a_sum_alone_hides_no_record_when_the_others_stay_the_same() -> None:
-    scores, bits = audited(world_of("secagg"), "gradient", 20)
+@pytest.mark.parametrize(("name", "parameters"), [("secagg", {}), ("pile", {"sample_values": 0})])
+def test_a_sum_alone_hides_no_record_when_the_others_stay_the_same(name: str, parameters: dict[str, Any]) -> None:
+    scores, bits = audited(world_of(name, **parameters), "gradient", 20)
     assert tells_apart(scores, bits)
 
 
