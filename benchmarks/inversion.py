@@ -201,7 +201,10 @@ def speed(bench: Bench, timed: int, rounds: int) -> None:
         best = {name: max(best[name], rate) for name, rate in rates.items()}
     unit = "image-iterations per CPU s"
     print(line("gradient inversion, ResNet20, one image", best["one"], best["theirs"], unit, 1.5, at_most=False))
-    print(line(f"gradient inversion, ResNet20, {IMAGES} images", best["all"], best["theirs"], unit, 2.5, at_most=False), flush=True)
+    print(
+        line(f"gradient inversion, ResNet20, {IMAGES} images", best["all"], best["theirs"], unit, 2.5, at_most=False),
+        flush=True,
+    )
 
 
 def quality(bench: Bench, iterations: int, seeds: int) -> None:
