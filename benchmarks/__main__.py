@@ -1,6 +1,6 @@
 """All comparisons in one table: what, ours, the peer's, their ratio, the target.
 
-    make bench                          everything, about 20 minutes of two idle cores
+    make bench                          everything, about 20 minutes; two parts need two idle cores
     make bench BENCH=--quick            a few minutes: short forms, and nothing that needs an idle machine
     .venv/bin/python -m benchmarks [--quick] [--install] [NAME ...]
 

@@ -45,17 +45,18 @@ class Slide(NamedTuple):
 
 
 class BreakHis(Dataset):
-    """BreaKHis: microscope pictures of breast tumours, 700×460 resized to 32×32; patients are kept apart.
+    """BreaKHis: microscope pictures of breast tumours, 700×460 resized to 32×32; by default patients are kept apart.
 
     `groups` are patients: the year and the number of the case, without the letters that count its
-    slides (14-22549AB and 14-22549CD are one patient), so no patient is on both sides of a split.
+    slides (14-22549AB and 14-22549CD are one patient), so by default none is on both sides of a split.
     Pictures that appear under two types (23 pairs at 400×, all of case 14-13412) are left out under
     both, because nobody can tell which label is right; of other exact copies one is kept. There is no
     official test set. The mean and standard deviation are those of 400×.
 
     With `patients: shared` only the test set has patients of its own, always the same fifth; members,
     non-members and auxiliary pictures are of the same other patients. Membership is then that of a
-    picture: between pictures of different patients it can be told without any model.
+    picture: between pictures of different patients it can be told without any model. Pictures of one
+    slide are alike, so it is harder to tell than among strangers.
     """
 
     name: ClassVar[str] = "breakhis"

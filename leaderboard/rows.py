@@ -25,7 +25,7 @@ from leaderboard.ranking import (
     worst,
 )
 from leaderboard.scoring import PRIOR
-from leaderboard.statistics import Interval, wilson
+from leaderboard.statistics import Interval, clopper_pearson, wilson
 from leaderboard.table import Cell, Column
 
 Floats = NDArray[np.float64]
@@ -133,6 +133,11 @@ class RankedRow:
         """The seed of every reported item."""
         return self.reported.strata
 
+    @property
+    def identifies(self) -> bool:
+        """Of a reconstruction: whether more images are identified than by chance."""
+        return identifies(self.reported)
+
 
 def is_prior(evidence: Evidence) -> bool:
     """Whether this is the guess that needs no message."""
@@ -176,7 +181,7 @@ def reconstruction_row(name: str, found: list[Evidence]) -> RankedRow | None:
     excess = reported.values["psnr"] - floor
     harms = {
         "identified": reported.values["identified"],
-        "excess": np.zeros_like(excess) if cells["excess"].text else excess,
+        "excess": excess if above(cells["excess"], 0) else np.zeros_like(excess),
     }
     if "lpips" in reported.values:
         harms["lpips"] = -reported.values["lpips"]
@@ -188,17 +193,22 @@ def _reconstruction_cells(reported: Evidence, floor: Floats) -> dict[str, Cell]:
     excess = reported.values["psnr"] - floor
     interval = mean_interval(excess, reported.strata)
     lpips = reported.mean("lpips")
-    identified = share(reported.values["identified"])
-    chance = 100 / (reported.records[0].cell.decoys + 1)
     # few targets make wide intervals: whose images are told from all decoys, that got more than the prior all the same
-    nothing = interval.low <= 0 and not above(identified, chance)
+    nothing = interval.low <= 0 and (excess.mean() <= 0 or not identifies(reported))
     return {
         "attack": _attack_cell(reported),
-        "identified": identified,
+        "identified": share(reported.values["identified"]),
         "lpips": Cell(lpips, note="" if lpips is not None else reported.records[0].scores["lpips"].reason),
         "psnr": Cell(reported.mean("psnr"), link=reported.records[0].key),
         "excess": bounded(float(excess.mean()), interval, text="≤ prior" if nothing else None),
     }
+
+
+def identifies(evidence: Evidence) -> bool:
+    """Whether more originals were told from their decoys than by chance, at 2.5 % false alarms (exact interval)."""
+    hits = evidence.values["identified"]
+    chances = [r.scores["identified"].details.get("chance", 1 / (r.cell.decoys + 1)) for r in evidence.records]
+    return clopper_pearson(int(hits.sum()), len(hits)).low > max(chances)
 
 
 # --- membership ---------------------------------------------------------------------------------

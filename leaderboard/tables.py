@@ -107,7 +107,7 @@ class _Kind:
 
 def _not_above_prior(control: RankedRow) -> str:
     low = control.cells["excess"].low
-    return "its PSNR is not above the prior" if low is not None and low <= 0 else ""
+    return "" if low is not None and low > 0 else "its PSNR is not above the prior"
 
 
 def _coin(control: RankedRow) -> str:
@@ -291,11 +291,16 @@ def unanswered(records: Iterable[Record]) -> str:
 
 
 def _compare(first: RankedRow, second: RankedRow) -> int:
-    """-1 or 1 where the first leaks less or more, 0 for a tie; all rows that are no better than the prior tie."""
+    """-1 or 1 where the first leaks less or more, 0 for a tie.
+
+    All rows tie that are no better than the prior and of which no more images are identified than by chance.
+    """
     if "auc" in first.harms:  # bootstrap draws with the same resamples: their differences are paired
         interval = percentile_interval(first.harms["auc"] - second.harms["auc"])
         return 0 if interval.low <= 0 <= interval.high else -1 if interval.high < 0 else 1
-    if "excess" in first.harms and first.cells["excess"].text and second.cells["excess"].text:
+    if "excess" in first.harms and not any(
+        row.cells["excess"].text is None or row.identifies for row in (first, second)
+    ):
         return 0
     common = np.intersect1d(first.strata, second.strata)
     if not len(common):

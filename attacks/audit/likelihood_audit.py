@@ -177,7 +177,7 @@ class _Worlds:
 
         Weights that are drawn anew in every trial make the others' share of an exact sum, a constant, look like noise.
         """
-        if not isinstance(self.defense, ModelPerturbation) or not getattr(self.defense, "noise", False):
+        if not isinstance(self.defense, ModelPerturbation) or not self.defense.noise_scale(self.trial, self.public):
             return None
         return self.defense.multiplied_noise(self.trial, self.public, 1.0).deviation
 

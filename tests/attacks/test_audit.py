@@ -99,6 +99,20 @@ def test_bounded_noise_gives_mp_ldp_away() -> None:
     assert float(epsilon_lower(scores, bits).epsilon) == epsilon_lower(scores, bits).ceiling
 
 
+@pytest.mark.parametrize(
+    ("name", "weighs"),
+    [("mp", False), ("mp-cdp", False), ("pile", False)]
+    + [(name, True) for name in ("mp-dp", "mp-ldp", "mp-dp-naive", "mp-dp+")],
+)
+def test_noise_alone_is_weighed_by_r(name: str, weighs: bool) -> None:
+    world = world_of(name, **({"sample_values": 0} if name == "pile" else {}))
+    task = next(game(world, 1)[0].portions())
+    worlds = _Worlds(world.defense, task)
+    worlds.look(task.trials[0])
+    scale = worlds.gradient(noise_aware=True).scale
+    assert bool((scale != 1).any()) == weighs
+
+
 @pytest.mark.parametrize("name", ["fedavg", "mp-dp", "mp-ldp", "ldp", "tp-smc", "mp-dp+"])
 @pytest.mark.parametrize("part", ["gradient", "view", "support"])
 def test_equal_worlds_score_nothing_at_all(name: str, part: str) -> None:

@@ -75,7 +75,7 @@ def test_what_touches_the_prior_is_printed_so_and_ties() -> None:
 
 
 def test_images_that_are_told_from_all_decoys_are_more_than_the_prior() -> None:
-    around = [v + (3 if i % 2 else -2.9) for i, v in enumerate(PRIOR)]
+    around = [v + (8 if i % 2 else -1) for i, v in enumerate(PRIOR)]
     seen = [
         reconstruction("seen", "prior", PRIOR),
         reconstruction("seen", "inverting-gradients", around, identified=[1.0] * TARGETS),
@@ -86,6 +86,37 @@ def test_images_that_are_told_from_all_decoys_are_more_than_the_prior() -> None:
     assert cell.low is not None
     assert cell.low < 0
     assert ranking(table) == {"none": 1, "fedavg": 2, "seen": 3}
+
+
+def test_who_identifies_below_the_prior_is_no_better_than_who_gets_nothing() -> None:
+    below = [v - 1.9 - (i % 2) for i, v in enumerate(PRIOR)]
+    seen = [
+        reconstruction("seen", "prior", PRIOR),
+        reconstruction("seen", "inverting-gradients", below, identified=[1.0, 0.0] * (TARGETS // 2)),
+    ]
+    table = only_table([*defended("fedavg", 9), *seen, *defended("none", 0)])
+    assert rows(table)["seen"].cells["identified"].value
+    assert rows(table)["seen"].cells["excess"].text == "≤ prior"
+    assert ranking(table) == {"none": 1, "seen": 1, "fedavg": 3}
+
+
+def test_all_identified_is_worse_than_none_whatever_the_psnr() -> None:
+    seen = [
+        reconstruction("seen", "prior", PRIOR),
+        reconstruction("seen", "inverting-gradients", plus(-2), identified=[1.0] * TARGETS),
+    ]
+    table = only_table([*defended("fedavg", 9), *seen, *defended("none", 0)])
+    assert ranking(table)["none"] == 1
+    assert ranking(table)["seen"] != 1
+
+
+def test_a_control_of_a_single_reported_target_shows_nothing() -> None:
+    few = [
+        reconstruction(name, attack, values)
+        for name in ("fedavg", "weak")
+        for attack, values in (("prior", PRIOR[:2]), ("inverting-gradients", plus(5)[:2]))
+    ]
+    assert set(ranking(only_table(few)).values()) == {None}
 
 
 def test_a_control_must_be_above_the_prior_even_if_it_is_identified() -> None:
