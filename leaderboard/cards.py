@@ -133,8 +133,7 @@ def _leaks(board: Board, row: Row) -> bool:
         return above(row.cells["auc"], 0.5)
     if board.place.goal == "extraction":
         return float(row.cells["fidelity"].value or 0) > MOST_RECORDS
-    evidence = next(found for found in board.rows if found.defense == row.cells["defense"].value)
-    return row.cells["excess"].text is None or evidence.identifies
+    return next(found for found in board.rows if found.defense == row.cells["defense"].value).beats_prior
 
 
 # --- facts --------------------------------------------------------------------------------------

@@ -134,9 +134,9 @@ class RankedRow:
         return self.reported.strata
 
     @property
-    def identifies(self) -> bool:
-        """Of a reconstruction: whether more images are identified than by chance."""
-        return identifies(self.reported)
+    def beats_prior(self) -> bool:
+        """Of a reconstruction: whether its PSNR is above the prior's or more images are identified than by chance."""
+        return self.cells["excess"].text is None or identifies(self.reported)
 
 
 def is_prior(evidence: Evidence) -> bool:

@@ -31,6 +31,7 @@ from leaderboard.rows import (
     RECONSTRUCTION_REST,
     Harm,
     RankedRow,
+    above,
     extraction_row,
     is_prior,
     membership_row,
@@ -106,13 +107,11 @@ class _Kind:
 
 
 def _not_above_prior(control: RankedRow) -> str:
-    low = control.cells["excess"].low
-    return "" if low is not None and low > 0 else "its PSNR is not above the prior"
+    return "" if above(control.cells["excess"], 0) else "its PSNR is not above the prior"
 
 
 def _coin(control: RankedRow) -> str:
-    low = control.cells["auc"].low
-    return "" if low is not None and low > 0.5 else "its AUC interval is not above 0.5"
+    return "" if above(control.cells["auc"], 0.5) else "its AUC interval is not above 0.5"
 
 
 def _unfaithful(control: RankedRow) -> str:
@@ -298,9 +297,7 @@ def _compare(first: RankedRow, second: RankedRow) -> int:
     if "auc" in first.harms:  # bootstrap draws with the same resamples: their differences are paired
         interval = percentile_interval(first.harms["auc"] - second.harms["auc"])
         return 0 if interval.low <= 0 <= interval.high else -1 if interval.high < 0 else 1
-    if "excess" in first.harms and not any(
-        row.cells["excess"].text is None or row.identifies for row in (first, second)
-    ):
+    if "excess" in first.harms and not (first.beats_prior or second.beats_prior):
         return 0
     common = np.intersect1d(first.strata, second.strata)
     if not len(common):

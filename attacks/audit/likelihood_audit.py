@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import ClassVar, Literal
 
 import torch
@@ -177,9 +178,14 @@ class _Worlds:
 
         Weights that are drawn anew in every trial make the others' share of an exact sum, a constant, look like noise.
         """
-        if not isinstance(self.defense, ModelPerturbation) or not self.defense.noise_scale(self.trial, self.public):
+        if not isinstance(self.defense, ModelPerturbation) or not self._noisy:
             return None
         return self.defense.multiplied_noise(self.trial, self.public, 1.0).deviation
+
+    @cached_property
+    def _noisy(self) -> bool:
+        """Whether what the server reads carries noise: the same in all trials, so it is asked once."""
+        return bool(self.defense.noise_scale(self.trial, self.public))
 
     def others(self) -> list[Evidence]:
         """All other parts of the victim's message, or of the sum that the server opened, that are plain numbers."""
