@@ -151,6 +151,11 @@ def _utility(board: Board, label: str) -> list[tuple[str, str]]:
     return [("accuracy", shown + ("" if utility.passes(label) else "; not ranked: below the gate"))]
 
 
+def _rounded(value: float) -> str:
+    """Three digits, and whole numbers from 1,000 on: no powers of ten."""
+    return f"{value:,.0f}" if value >= 999.5 else f"{value:.3g}"
+
+
 def _cost(label: str, control: str, records: Sequence[Record]) -> list[tuple[str, str]]:
     """CPU seconds and bytes a round, in each setting in which the defense was trained."""
     facts: list[tuple[str, str]] = []
@@ -161,8 +166,8 @@ def _cost(label: str, control: str, records: Sequence[Record]) -> list[tuple[str
         if total is None:
             facts.append((f"CPU a round{where}", "not known: its cryptography was neither done nor timed"))
         else:
-            times = f", {total / base:.3g} times {control}'s" if base and label != control else ""
-            facts.append((f"CPU a round{where}", f"{total:.3g} s{times}"))
+            times = f", {_rounded(total / base)} times {control}'s" if base and label != control else ""
+            facts.append((f"CPU a round{where}", f"{_rounded(total)} s{times}"))
         sent = fmean(sum(one.bytes_by_kind.values()) / max(1, one.client_rounds) for one in trainings[label])
         facts.append((f"sent a client and round{where}", f"{sent / 1e6:.3g} MB"))
     return facts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leaderboard.cards import BROKEN, HELD, NO_CLAIM, NOT_ASKED, NOT_SHOWN, Card, cards
+from leaderboard.cards import BROKEN, HELD, NO_CLAIM, NOT_ASKED, NOT_SHOWN, Card, _rounded, cards
 from leaderboard.record import Record
 from tests.leaderboard.synthetic import audit, extraction, reconstruction
 from tests.leaderboard.test_charts import a_run, boards
@@ -135,3 +135,10 @@ def test_knowing_the_defense_counts() -> None:
 def test_a_guess_alone_is_no_attack() -> None:
     guessed = [reconstruction("x", "prior", plus(0)), reconstruction("x", "slow", status="skipped")]
     assert verdicts([*defended("fedavg", 9), *guessed], "x") == {"reconstruction server": NOT_ASKED}
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(0.02514, "0.0251"), (55.46, "55.5"), (999.4, "999"), (999.6, "1,000"), (2213.0, "2,213")]
+)
+def test_large_ratios_are_written_without_powers_of_ten(value: float, shown: str) -> None:
+    assert _rounded(value) == shown
