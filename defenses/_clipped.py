@@ -1,4 +1,4 @@
-"""What all defenses share whose clients see the true model: per-example clipping and the Gaussian mechanism."""
+"""What all defenses share whose clients see the true model: per-example clipping, and the Gaussian mechanism on it."""
 
 from __future__ import annotations
 
@@ -8,28 +8,30 @@ from pydantic import Field
 from torch import Tensor
 
 from core.errors import UserError
-from defenses.base import Defense
-from defenses.noise.budget import Budget
-from defenses.noise.calibration import gaussian_mu
+from defenses.base import Defense, Gradient, Transform
+from defenses.noise.budget import Budget, clipping
 from federation.example_norms import loss_norms
 from federation.party import Party
 from federation.payload import Parameters
-from federation.settings import Public
+from federation.settings import SERVER, Public
 from federation.task import task_of
 
 
-class Clipped(Budget, Defense):
-    """DP-SGD's update (Abadi et al. 2016): the mean of per-example gradients, each clipped to norm B.
+class PerExampleClipping(Defense):
+    """DP-SGD's update without its noise (Abadi et al. 2016): the mean of per-example gradients, each of norm B at most.
 
-    g = 1/|D| sum_b min(1, B / ||g_b||) g_b. Noise is calibrated by the analytic Gaussian mechanism (Balle and
-    Wang 2018): sigma = S / mu(epsilon, delta).
+    g = 1/|D| sum_b min(1, B / ||g_b||) g_b.
     """
 
-    noise: bool = Field(True, description="switch all noise off (for exactness tests)")
+    clip: float | None = Field(1.0, gt=0, description="B, the L2 bound of an example's gradient; none: off")
 
     def check(self, public: Public) -> None:
         """Batch norm ties the examples of a batch together: no example has a gradient of its own then."""
         refuse_buffers(self, public)
+
+    def update(self, me: Party) -> None:
+        """Client: clip and send."""
+        me.send(SERVER, "update", {"gradient": self.clipped_gradient(me), "buffers": {}})
 
     def clipped_gradient(self, me: Party) -> Parameters:
         """Client: the clipped mean gradient of its batch on the model it got."""
@@ -49,9 +51,22 @@ class Clipped(Budget, Defense):
         norms = loss_norms(task_of(me.public), model, me.batch.images, me.batch.labels)
         return (self.clip / norms.clamp(min=1e-12)).clamp(max=1.0)
 
-    def sigma(self, batch: int) -> float:
-        """S sigma: the noise that one release of the mean gradient of a batch needs; 0 where noise is off."""
-        return self.size(batch) / gaussian_mu(self.epsilon, self.delta) if self.noise else 0.0
+    def mimic_records(self, observed: Gradient, public: Public) -> Transform | None:
+        """Each record's gradient is scaled down to norm B."""
+        return None if self.clip is None else clipping(self.clip)
+
+
+class Clipped(Budget, PerExampleClipping):
+    """Clipped updates with noise by the analytic Gaussian mechanism (Balle and Wang 2018).
+
+    sigma = S / mu(epsilon, delta), with S = 2B / batch for one replaced record.
+    """
+
+    noise: bool = Field(True, description="switch all noise off (for exactness tests)")
+
+    def sigma(self, public: Public, batch: int) -> float:
+        """S / mu: the noise that one release of the mean gradient of a batch needs; 0 where noise is off."""
+        return self.size(batch) / self.round_mu(public) if self.noise else 0.0
 
     def base_claims(self, public: Public, mu: float) -> dict[str, Any]:
         """The claimed and the composed epsilon; or that all noise is off."""

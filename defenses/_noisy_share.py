@@ -37,7 +37,7 @@ class NoisyShare(SummedGradient, Clipped):
 
     def share_sigma(self, public: Public, batch: int) -> float:
         """The standard deviation of one client's noise: S sigma / sqrt(t - 1)."""
-        return self.sigma(batch) / math.sqrt(self.least_honest(public) - 1)
+        return self.sigma(public, batch) / math.sqrt(self.least_honest(public) - 1)
 
     def codes(self, me: Party) -> Integers:
         """Client: clip, add its share of the noise, quantise."""
@@ -59,7 +59,7 @@ class NoisyShare(SummedGradient, Clipped):
         if not self.noise:
             return self.base_claims(public, math.inf)
         share = self.share_sigma(public, batch)
-        found = self.base_claims(public, self.size(batch) / self.sigma(batch))
+        found = self.base_claims(public, self.round_mu(public))
         found |= {"sigma_share": share, "honest_clients": self.least_honest(public), **self.holds()}
         if self.clip is not None:
             shares = {"server": clients, "client": clients - 1, "server+keys": 1}

@@ -7,9 +7,8 @@ from typing import Any, ClassVar
 from defenses._clipped import Clipped
 from defenses._vectors import added_in_place_of
 from defenses.base import mean
-from defenses.noise.calibration import gaussian_mu
 from federation.party import Party
-from federation.settings import SERVER, Public
+from federation.settings import Public
 
 
 class Cdp(Clipped):
@@ -22,10 +21,6 @@ class Cdp(Clipped):
     citation: ClassVar[str] = "McMahan et al., Learning Differentially Private Recurrent Language Models, ICLR 2018"
     claim: ClassVar[str] = "The trained models are differentially private; the server is trusted with every gradient."
 
-    def update(self, me: Party) -> None:
-        """Client: clip and send."""
-        me.send(SERVER, "update", {"gradient": self.clipped_gradient(me), "buffers": {}})
-
     def aggregate(self, me: Party) -> None:
         """Server: average, add noise, take the step."""
         updates = [body["gradient"] for body in me.received("update").values()]
@@ -35,14 +30,14 @@ class Cdp(Clipped):
             average = mean(updates)
         with me.phase("DP"):
             size = sum(value.numel() for value in average.values())
-            noise = self.sigma(me.occasion.batch_size) / len(updates) * me.stream("central").normal(size)
+            noise = self.sigma(me.public, me.occasion.batch_size) / len(updates) * me.stream("central").normal(size)
         self.step(me, added_in_place_of(average, noise), {})
 
     def claims(self, public: Public) -> dict[str, Any]:
         """The claimed and the composed epsilon of the published models; the server's view has no protection."""
-        found = self.base_claims(public, gaussian_mu(self.epsilon, self.delta))
+        found = self.base_claims(public, self.round_mu(public))
         if self.noise:
-            sigma = self.sigma(public.training.batch_size) / public.training.per_round
+            sigma = self.sigma(public, public.training.batch_size) / public.training.per_round
             reason = "holds for the published models only if the server is trusted; it sees every clipped gradient"
             found |= {"sigma_central": sigma, "dp_holds": False, "reason": reason, "epsilon_against": ["client"]}
         return found

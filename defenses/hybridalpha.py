@@ -46,9 +46,9 @@ class HybridAlpha(Encrypted, NoisyShare):
 
     Clients encrypt 16-bit codes by multi-input functional encryption for inner products (2048-bit group); the
     authority gives the server a key for the plain sum, if at least t clients are in it; the server finds
-    the sums by discrete logarithms. The model travels in plain. `variant: as-specified` reuses a client's slot
-    key for all coordinates and rounds, so one key opens every mixture of ciphertexts (mix-and-match);
-    `corrected` has a pad of its own for each coordinate and round.
+    the sums by discrete logarithms. The model travels in plain. `keys: shared`, the scheme as specified, reuses a
+    client's slot key for all coordinates and rounds, so one key opens every mixture of ciphertexts (mix-and-match);
+    `keys: per-slot` has a pad of its own for each coordinate and round.
     """
 
     name: ClassVar[str] = "hybridalpha"
@@ -58,13 +58,13 @@ class HybridAlpha(Encrypted, NoisyShare):
     claim: ClassVar[str] = "The server learns the noisy sum alone; the authority refuses keys for too few clients."
     code_bits: ClassVar[int] = 16
 
-    variant: Literal["corrected", "as-specified"] = Field(
-        "corrected", description="as-specified: one slot key for all coordinates and rounds"
+    keys: Literal["per-slot", "shared"] = Field(
+        "per-slot", description="shared: one slot key for all coordinates and rounds, as the scheme is specified"
     )
 
     def label(self, occasion: Occasion) -> str | None:
         """What pads are bound to: this run of the protocol, or nothing."""
-        return where(occasion) if self.variant == "corrected" else None
+        return where(occasion) if self.keys == "per-slot" else None
 
     def bound(self, clients: int) -> int:
         """The largest sum of signed codes of so many clients."""
@@ -271,11 +271,11 @@ class HybridAlpha(Encrypted, NoisyShare):
     def claims(self, public: Public) -> dict[str, Any]:
         """What the noise gives, and the sizes of the cryptography."""
         found = super().claims(public)
-        if self.variant == "as-specified" and "epsilon_round_by_threat" in found:
+        if self.keys == "shared" and "epsilon_round_by_threat" in found:
             for by_threat in (found["epsilon_round_by_threat"], found["epsilon_total_by_threat"]):
                 by_threat["server"] = by_threat["server+keys"]
             found |= {"dp_holds": False, "reason": "one key opens every mixture of ciphertexts: single updates leak"}
-        sizes = {"group_bits": MODP_2048.p.bit_length(), "variant": self.variant, "crypto": self.crypto}
+        sizes = {"group_bits": MODP_2048.p.bit_length(), "keys": self.keys, "crypto": self.crypto}
         return found | sizes
 
 

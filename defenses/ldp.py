@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 from defenses._clipped import Clipped
 from defenses._vectors import added_in_place_of
 from defenses.base import Noise, even_noise
-from defenses.noise.calibration import gaussian_mu
 from federation.party import Party
 from federation.settings import SERVER, Public
 from federation.transcript import Observation
@@ -30,19 +29,19 @@ class Ldp(Clipped):
         gradient = self.clipped_gradient(me)
         with me.phase("DP"):
             size = sum(value.numel() for value in gradient.values())
-            noise = self.sigma(me.occasion.batch_size) * me.stream("gaussian").normal(size)
+            noise = self.sigma(me.public, me.occasion.batch_size) * me.stream("gaussian").normal(size)
             noisy = added_in_place_of(gradient, noise)
         me.send(SERVER, "update", {"gradient": noisy, "buffers": {}})
 
     def noise_scale(self, observation: Observation, public: Public) -> Mapping[str, Noise]:
         """The same deviation everywhere."""
-        sigma = self.sigma(observation.occasion.batch_size)
+        sigma = self.sigma(public, observation.occasion.batch_size)
         gradients = self.read(observation, public).gradients
         return {n: even_noise(g.values, sigma) for n, g in gradients.items()} if self.noise else {}
 
     def claims(self, public: Public) -> dict[str, Any]:
         """The claimed and the composed epsilon: both hold against every threat."""
-        found = self.base_claims(public, gaussian_mu(self.epsilon, self.delta))
+        found = self.base_claims(public, self.round_mu(public))
         if self.noise:
-            found |= {"sigma_local": self.sigma(public.training.batch_size), **self.holds()}
+            found |= {"sigma_local": self.sigma(public, public.training.batch_size), **self.holds()}
         return found

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from defenses._model_perturbation import ModelPerturbation
 from defenses._vectors import added
-from defenses.noise.budget import Budget
+from defenses.noise.budget import MODE, Budget, Mode
 from federation.party import Party
 from federation.payload import Parameters
 from federation.settings import Public
@@ -16,8 +16,9 @@ from federation.settings import Public
 class MpCdp(Budget, ModelPerturbation):
     """MP-CDP: model perturbation with exact recovery, then the server adds Gaussian noise to the aggregate.
 
-    sigma = (S / K) sqrt(2 ln(1.25 / delta)) / epsilon (Dwork and Roth 2014). The server is trusted: it
-    sees every client's exact gradient.
+    sigma = (S / K) / mu(epsilon, delta), the analytic Gaussian mechanism (Balle and Wang 2018). Mode `paper`:
+    (S / K) sqrt(2 ln(1.25 / delta)) / epsilon (Dwork and Roth 2014), which is proved for epsilon <= 1 only.
+    The server is trusted: it sees every client's exact gradient.
     """
 
     name: ClassVar[str] = "mp-cdp"
@@ -25,20 +26,31 @@ class MpCdp(Budget, ModelPerturbation):
     claim: ClassVar[str] = "The trained model is differentially private; the server is trusted with every gradient."
     transitional: ClassVar[bool] = False
 
+    mode: Mode = MODE
+
     def finish(self, me: Party, recovered: Parameters, clients: int) -> Parameters:
         """Server: central noise on the recovered mean over the clients that really sent something."""
         with me.phase("DP"):
-            sigma = self.central_sigma(clients, me.occasion.batch_size)
+            sigma = self.central_sigma(me.public, clients, me.occasion.batch_size)
             return added(recovered, sigma * me.stream("central").normal(sum(v.numel() for v in recovered.values())))
 
-    def central_sigma(self, clients: int, batch: int) -> float:
+    def central_sigma(self, public: Public, clients: int, batch: int) -> float:
         """Standard deviation of the noise on the mean over clients."""
-        return self.size(batch) / clients * math.sqrt(2 * math.log(1.25 / self.delta)) / self.epsilon
+        if self.mode == "paper":
+            return self.size(batch) / clients * math.sqrt(2 * math.log(1.25 / self.delta)) / self.round_epsilon(public)
+        return self.size(batch) / clients / self.round_mu(public)
 
     def claims(self, public: Public) -> dict[str, Any]:
         """The claimed and the composed epsilon of the published model; the server's view has no protection."""
         clients, batch = public.training.per_round, public.training.batch_size
-        sigma = self.central_sigma(clients, batch)
+        sigma = self.central_sigma(public, clients, batch)
         reason = "holds for the published models only if the server is trusted; it sees every exact gradient"
         found = self.budget_claims(public, self.size(batch) / clients / sigma)
-        return {**found, "sigma_central": sigma, "dp_holds": False, "reason": reason, "epsilon_against": ["client"]}
+        return {
+            **found,
+            "mode": self.mode,
+            "sigma_central": sigma,
+            "dp_holds": False,
+            "reason": reason,
+            "epsilon_against": ["client"],
+        }

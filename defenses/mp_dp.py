@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
@@ -15,13 +15,12 @@ from core.randomness import Stream, derive_key
 from defenses._model_perturbation import ModelPerturbation
 from defenses._vectors import added
 from defenses.base import Noise, Reading
-from defenses.noise.budget import Budget
+from defenses.noise.budget import MODE, Budget, Mode
 from defenses.noise.calibration import (
     Edge,
     Sigmas,
     corrected_sigmas,
     exact_theta,
-    gaussian_epsilon,
     paper_sigmas,
 )
 from defenses.noise.graph import choose_neighbours, complete_edges, union_edges
@@ -60,9 +59,7 @@ class MpDp(Budget, ModelPerturbation):
         "The server gets local gradients under (epsilon, delta)-DP only, clients learn nothing of the model."
     )
 
-    mode: Literal["paper", "corrected"] = Field(
-        "paper", description="how sigma follows from epsilon (docs/decisions.md, 9.3)"
-    )
+    mode: Mode = MODE
     neighbours: int | None = Field(None, ge=1, description="n of the random n-out graph; none: the complete graph")
     kappa: float = Field(10.0, gt=0, description="sigma_Delta^2 / sigma_eta^2, which the paper does not give")
     noise: bool = Field(True, description="switch all noise off (for exactness tests)")
@@ -126,11 +123,11 @@ class MpDp(Budget, ModelPerturbation):
     def sigmas(self, public: Public, clients: int, edges: Sequence[Edge], batch: int) -> Sigmas:
         """sigma_eta and sigma_Delta for a batch of this size on this graph."""
         if self.mode == "paper":
-            unit = paper_sigmas(self.epsilon, clients, self.delta, self.kappa)
+            unit = paper_sigmas(self.round_epsilon(public), clients, self.delta, self.kappa)
         else:
             numbers = {name: i for i, name in enumerate(sorted({c for edge in edges for c in edge}))}
             local = [(numbers[a], numbers[b]) for a, b in edges]
-            unit = corrected_sigmas(self.epsilon, self.compositions(public), clients, local, self.delta, self.kappa)
+            unit = corrected_sigmas(self.round_mu(public), clients, local, self.kappa)
         return unit.times(self.size(batch))
 
     def protect(self, me: Party, gradient: Parameters) -> Parameters:
@@ -238,7 +235,6 @@ class MpDp(Budget, ModelPerturbation):
             "mode": self.mode,
             "sigma_eta": sigmas.own,
             "sigma_delta": sigmas.pairwise,
-            "epsilon_round_if_gaussian": gaussian_epsilon(math.sqrt(theta), self.delta),
             "dp_holds": False,
             "reason": NOT_PRIVATE,
         }

@@ -8,15 +8,14 @@ from typing import Any, ClassVar, Self
 from defenses._model_perturbation import ModelPerturbation
 from defenses._vectors import added
 from defenses.base import Noise
-from defenses.noise.budget import Budget
-from defenses.noise.calibration import local_sigma
+from defenses.noise.budget import LocalBudget
 from federation.party import Party
 from federation.payload import Parameters
 from federation.settings import Public
 from federation.transcript import Observation
 
 
-class MpDpNaive(Budget, ModelPerturbation):
+class MpDpNaive(LocalBudget, ModelPerturbation):
     """MP-DP-Naive: original model perturbation (no transitional layers), Gaussian noise on the perturbed gradient.
 
     What the server recovers carries R * eta with R = r_i / r_j: heavy-tailed, since r ~ U(0, 1] has
@@ -31,12 +30,12 @@ class MpDpNaive(Budget, ModelPerturbation):
     def protect(self, me: Party, gradient: Parameters) -> Parameters:
         """Client: add N(0, sigma^2) to every value of the perturbed gradient."""
         with me.phase("DP"):
-            sigma = local_sigma(self.epsilon, self.delta) * self.size(me.occasion.batch_size)
+            sigma = self.unit_sigma(me.public) * self.size(me.occasion.batch_size)
             return added(gradient, sigma * me.stream("eta").normal(sum(v.numel() for v in gradient.values())))
 
     def noise_scale(self, observation: Observation, public: Public) -> Mapping[str, Noise]:
         """R times a normal of deviation sigma."""
-        sigma = local_sigma(self.epsilon, self.delta) * self.size(observation.occasion.batch_size)
+        sigma = self.unit_sigma(public) * self.size(observation.occasion.batch_size)
         return self.local_noise(observation, public, sigma)
 
     def deviate(self) -> Self:
@@ -45,7 +44,13 @@ class MpDpNaive(Budget, ModelPerturbation):
 
     def claims(self, public: Public) -> dict[str, Any]:
         """The budget that the noise would have on an unperturbed gradient, and why it does not hold."""
-        unit = local_sigma(self.epsilon, self.delta)
+        unit = self.unit_sigma(public)
         sigma = unit * self.size(public.training.batch_size)
         reason = "Psi and Phi are sent without noise; the noise is divided by the server's own factors"
-        return {**self.budget_claims(public, 1 / unit), "sigma_eta": sigma, "dp_holds": False, "reason": reason}
+        return {
+            **self.budget_claims(public, 1 / unit),
+            "sigma_eta": sigma,
+            "mode": self.mode,
+            "dp_holds": False,
+            "reason": reason,
+        }

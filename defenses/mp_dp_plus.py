@@ -17,7 +17,7 @@ from defenses._secure_sum import SecureSum
 from defenses.base import Noise
 from defenses.crypto.fixed_point import FixedPoint, Floats
 from defenses.noise.budget import Budget
-from defenses.noise.calibration import gaussian_epsilon, gaussian_mu
+from defenses.noise.calibration import gaussian_epsilon
 from defenses.perturbation.clean import CleanParts
 from defenses.perturbation.client import Expanded, part_norms
 from federation.party import Party
@@ -96,7 +96,7 @@ class MpDpPlus(SecureSum, Budget, PerturbedParts):
         weights = (1.0, self.gamma / math.sqrt(3), self.gamma**2 * public.classes / (3 * math.sqrt(5)))
         sizes = [self.size(batch) * bound / self.bounds()[0] for bound in self.bounds()]
         total = sum(w * s for w, s in zip(weights, sizes, strict=True))
-        mu = gaussian_mu(self.epsilon, self.delta)
+        mu = self.round_mu(public)
         return {p: math.sqrt(s / w * total) / mu for p, s, w in zip(PARTS, sizes, weights, strict=True)}
 
     def share_sigmas(self, public: Public, batch: int) -> dict[str, float]:
@@ -137,7 +137,7 @@ class MpDpPlus(SecureSum, Budget, PerturbedParts):
         if not self.noise or self.clip is None:
             return {"dp_holds": False, "reason": "noise or clipping is switched off"}
         batch = public.training.batch_size
-        mu = gaussian_mu(self.epsilon, self.delta)
+        mu = self.round_mu(public)
         all_noise = math.sqrt(public.training.per_round / (self.least_honest(public) - 1))
         return {
             **self.budget_claims(public, mu),

@@ -10,8 +10,7 @@ from defenses._model_perturbation import ModelPerturbation
 from defenses._vectors import added
 from defenses.base import Noise
 from defenses.mp_dp import NOT_PRIVATE
-from defenses.noise.budget import Budget
-from defenses.noise.calibration import local_sigma
+from defenses.noise.budget import LocalBudget
 from defenses.noise.laws import signed_dn
 from federation.party import Party
 from federation.payload import Parameters
@@ -19,11 +18,11 @@ from federation.settings import Public
 from federation.transcript import Observation
 
 
-class MpLdp(Budget, ModelPerturbation):
+class MpLdp(LocalBudget, ModelPerturbation):
     """mp-dp without pairwise noise: every client adds all the noise that its gradient needs by itself.
 
-    eta ~ DN(sigma, 1) with sigma = S / sqrt(theta(epsilon)): sqrt(K) times what the aggregate of
-    mp-dp carries for the same epsilon. Ours, to show what the pairwise noise is worth.
+    eta ~ DN(sigma, 1) with sigma = S / mu(epsilon), in mode `paper` S / sqrt(theta(epsilon)): about sqrt(K) times what
+    the aggregate of mp-dp carries for the same epsilon. Ours, to show what the pairwise noise is worth.
     """
 
     name: ClassVar[str] = "mp-ldp"
@@ -33,12 +32,12 @@ class MpLdp(Budget, ModelPerturbation):
     def protect(self, me: Party, gradient: Parameters) -> Parameters:
         """Client: add DN(sigma, 1) to every value of the perturbed gradient."""
         with me.phase("DP"):
-            sigma = local_sigma(self.epsilon, self.delta) * self.size(me.occasion.batch_size)
+            sigma = self.unit_sigma(me.public) * self.size(me.occasion.batch_size)
             return added(gradient, signed_dn(me.stream("eta"), sigma, sum(v.numel() for v in gradient.values())))
 
     def noise_scale(self, observation: Observation, public: Public) -> Mapping[str, Noise]:
         """R times a uniform of variance 2 sigma^2 / 3."""
-        sigma = local_sigma(self.epsilon, self.delta) * self.size(observation.occasion.batch_size)
+        sigma = self.unit_sigma(public) * self.size(observation.occasion.batch_size)
         return self.local_noise(observation, public, math.sqrt(2 / 3) * sigma, math.sqrt(2) * sigma)
 
     def deviate(self) -> Self:
@@ -47,6 +46,12 @@ class MpLdp(Budget, ModelPerturbation):
 
     def claims(self, public: Public) -> dict[str, Any]:
         """The claimed and the composed epsilon, and why neither holds."""
-        unit = local_sigma(self.epsilon, self.delta)
+        unit = self.unit_sigma(public)
         sigma = unit * self.size(public.training.batch_size)
-        return {**self.budget_claims(public, 1 / unit), "sigma_eta": sigma, "dp_holds": False, "reason": NOT_PRIVATE}
+        return {
+            **self.budget_claims(public, 1 / unit),
+            "sigma_eta": sigma,
+            "mode": self.mode,
+            "dp_holds": False,
+            "reason": NOT_PRIVATE,
+        }

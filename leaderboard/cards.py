@@ -194,9 +194,12 @@ def _epsilon(own: Sequence[Record], boards: Sequence[Board], label: str) -> list
     """The claimed epsilon, what it composes to, and what an audit proves under each threat."""
     claims = _claims(own)
     facts = []
-    claimed, composed = (claims.get(key) for key in ("epsilon_claimed", "epsilon_total_if_gaussian"))
+    claimed = claims.get("epsilon_claimed")
+    composed = claims.get("epsilon_run_exact", claims.get("epsilon_total_if_gaussian"))
     if isinstance(claimed, (int, float)):
-        span = "of the whole training" if claims.get("mode") == "corrected" else "of a round"
+        # records from before `epsilon_per`: mode `corrected` meant the whole training
+        per = claims.get("epsilon_per", "run" if claims.get("mode") == "corrected" else "round")
+        span = "of the whole training" if per == "run" else "of a round"
         facts.append(("ε claimed", f"{claimed:g} {span}"))
     if isinstance(composed, (int, float)):
         facts.append(("ε composed", f"{composed:.3g} over the training, if its noise were Gaussian"))

@@ -164,11 +164,11 @@ def promised(claims: Mapping[str, Any], threat: str) -> dict[str, float]:
     if threat not in claims.get("epsilon_against", [threat]):
         return {}
     by_threat = {name: claims.get(f"epsilon_{name}_by_threat") or {} for name in ("round", "total")}
-    one = by_threat["round"].get(threat, claims.get("epsilon_round_if_gaussian"))
+    one = by_threat["round"].get(threat, claims.get("epsilon_round_exact"))
     found = {
-        "claimed": one if claims.get("mode") == "corrected" else claims.get("epsilon_claimed"),
+        "claimed": one if claims.get("epsilon_per") == "run" else claims.get("epsilon_claimed"),
         "round": one,
-        "composed": by_threat["total"].get(threat, claims.get("epsilon_total_if_gaussian")),
+        "composed": by_threat["total"].get(threat, claims.get("epsilon_run_exact")),
         "delta": claims.get("delta"),
     }
     return {name: float(value) for name, value in found.items() if value is not None}

@@ -59,6 +59,31 @@ class AttackEntry(Entry):
     )
 
 
+class Tuning(Settings):
+    """How the clip bound and the learning rate of each row were chosen: the grid, the seed, and what came out.
+
+    `accuracy` has, by row, one list per learning rate with one value per clip bound (one value where the row does not
+    clip), in percent, on held-out records (`benchmarks/tuning.py` makes it). A row in `same_as` has the training of
+    another one up to rounding, and takes its point.
+    """
+
+    seed: Seed
+    clip: tuple[Annotated[float, Field(gt=0)], ...] = Field(min_length=1, max_length=100)
+    learning_rate: tuple[Annotated[float, Field(gt=0)], ...] = Field(min_length=1, max_length=100)
+    same_as: dict[str, str] = Field(default_factory=dict)
+    accuracy: dict[str, tuple[tuple[float, ...], ...]] = Field(default_factory=dict)
+
+    def best(self, row: str) -> tuple[float | None, float]:
+        """Clip bound (None where the row does not clip) and learning rate of the most accurate point.
+
+        Of equal ones the first: the smaller learning rate, then the smaller bound.
+        """
+        values = self.accuracy[self.same_as.get(row, row)]
+        best = max((value, -r, -c) for r, own in enumerate(values) for c, value in enumerate(own))
+        rate, clip = -best[1], -best[2]
+        return (self.clip[clip] if len(values[rate]) > 1 else None), self.learning_rate[rate]
+
+
 class Suite(Settings):
     """A whole suite, as it stands in `suites/*.yaml`."""
 
@@ -76,6 +101,7 @@ class Suite(Settings):
     decoys: int = Field(999, ge=1, le=100_000, description="other images among which `identified` looks")
     time_limit: float = Field(3600, gt=0, description="seconds a cell or a training may take")
     memory_limit: float = Field(16, gt=0, description="GiB of memory that a cell or a training may hold")
+    tuning: Tuning | None = Field(None, description="how clip bounds and learning rates were chosen")
 
     @model_validator(mode="after")
     def _labels_differ(self) -> Self:
@@ -86,6 +112,10 @@ class Suite(Settings):
                 raise ValueError(f"two {what} are called {', '.join(sorted(twice))}: give one of them a label")
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError("seeds must differ")
+        if self.tuning is not None and self.tuning.seed in self.seeds:
+            raise ValueError(
+                f"the seed of the tuning ({self.tuning.seed}) must not be among the seeds that are reported"
+            )
         if len(set(self.observe.rounds)) < len(self.observe.rounds):
             raise ValueError("the observed rounds must differ")
         for attack in self.attacks:

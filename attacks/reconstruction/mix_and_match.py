@@ -75,7 +75,7 @@ class _Isolated(ReconstructionTask):
 class MixAndMatch(RunsAnother, ReconstructionAttack):
     """Take every client's update out of the sum that one key may open, and invert each by another attack.
 
-    HybridAlpha reuses a client's slot key for all coordinates (`variant: as-specified`), so the key of the plain sum
+    HybridAlpha reuses a client's slot key for all coordinates (`keys: shared`), so the key of the plain sum
     opens mixtures of ciphertexts: x_k[j] - x_k[0] for every client k, its update up to one constant. The authority's
     inference prevention sees one proper request. The updates carry the clients' own noise: this gives what
     `server+keys` gives. The answer holds the records of all clients.
@@ -98,7 +98,7 @@ class MixAndMatch(RunsAnother, ReconstructionAttack):
         defense = knowledge.defense
         if not isinstance(defense, HybridAlpha):
             raise Unsupported(f"'{defense.name}' has no functional keys: there is nothing to mix")
-        if defense.variant != "as-specified":
+        if defense.keys != "shared":
             raise Unsupported("every coordinate and round has a pad of its own: a key opens its own sum alone")
         found: list[Inversion] = []
         shares: list[int] = []

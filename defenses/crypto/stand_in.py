@@ -3,7 +3,7 @@
 A one-time pad in the ring of 64-bit integers: sealed = code + pad mod 2^64. Whoever lacks the key sees uniform
 numbers; sums of sealed codes are sums of codes plus sums of pads; whoever holds the key reads everything. So a view
 holds what it would hold of real ciphertexts, at a millionth of the price. (With one pad for all codes, as hybridalpha
-`as-specified` has it, the differences of sealed codes are open: just what one functional key tells there.)
+with `keys: shared` has it, the differences of sealed codes are open: just what one functional key tells there.)
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from core.plugins import Settings
 from defenses.base import Gradient, Transform
-from defenses.noise.calibration import DELTA, composed_epsilon
+from defenses.noise.calibration import DELTA, composed_epsilon, gaussian_epsilon, gaussian_mu, local_sigma
 from federation.payload import Parameters
 from federation.settings import Public
 
@@ -26,14 +26,25 @@ def clipping(bound: float) -> Transform:
     return clipped
 
 
-class Budget(Settings):
-    """A privacy budget: epsilon and delta, and what a neighbouring data set is.
+Mode = Literal["corrected", "paper"]
+#: the setting `mode` of the paper's scheme and its ablations: it changes the formula, never what epsilon covers
+MODE: Mode = Field(
+    "corrected",
+    description="noise from epsilon: corrected (exact at every epsilon and graph) or the paper's own formula",
+)
 
+
+class Budget(Settings):
+    """A privacy budget: epsilon and delta, what they cover, and what a neighbouring data set is.
+
+    `epsilon_per: round` allows epsilon for each round. `epsilon_per: run` allows it for the whole training: T Gaussian
+    mechanisms of mean shift mu compose to one of sqrt(T) mu (Dong et al. 2022), so a round may have mu / sqrt(T).
     `sensitivity: record` clips each example's gradient to B and changes one record: S = 2B / batch for
     the mean. `sensitivity: client` lets the whole update change: S = B (docs/decisions.md, 9.1).
     """
 
     epsilon: float = Field(3.0, gt=0, le=1e9, description="privacy budget")
+    epsilon_per: Literal["round", "run"] = Field("round", description="what epsilon covers: one round, or the training")
     delta: float = Field(DELTA, gt=0, lt=1)
     sensitivity: Literal["record", "client"] = Field("record", description="what one neighbour may change")
     clip: float | None = Field(1.0, gt=0, description="B, the L2 bound of an example's gradient")
@@ -50,6 +61,15 @@ class Budget(Settings):
         batches = max(1, min(public.shard_sizes) // public.training.batch_size)
         return math.ceil(public.total_rounds / batches)
 
+    def round_mu(self, public: Public) -> float:
+        """The mean shift that the budget allows a single Gaussian mechanism in one round."""
+        times = self.compositions(public) if self.epsilon_per == "run" else 1
+        return gaussian_mu(self.epsilon, self.delta) / math.sqrt(times)
+
+    def round_epsilon(self, public: Public) -> float:
+        """The epsilon of one round: epsilon itself, or what composes to it over the training."""
+        return self.epsilon if self.epsilon_per == "round" else gaussian_epsilon(self.round_mu(public), self.delta)
+
     def mimic_records(self, observed: Gradient, public: Public) -> Transform | None:
         """Each record's gradient is scaled down to norm B."""
         return None if self.clip is None else clipping(self.clip)
@@ -63,18 +83,33 @@ class Budget(Settings):
         return {"dp_holds": True}
 
     def budget_claims(self, public: Public, mu: float) -> dict[str, Any]:
-        """For the record: the claimed epsilon, and the total that the same noise composes to if it were Gaussian.
+        """For the record: the nominal epsilon, and the exact ones of a round and of the run if all noise were Gaussian.
 
-        `mu` is the mean shift of one round, S / sigma for a single Gaussian.
+        `mu` is the mean shift of one round, S / sigma for a single Gaussian. Both hold against those parties that the
+        scheme itself counts on; what single threats get stands under `epsilon_round_by_threat` where it differs.
         """
         times = self.compositions(public)
         if self.clip is None:  # an unclipped gradient may move by any amount
             return {"epsilon_claimed": None, "delta": self.delta, "reason_unbounded": "clip is off: S has no bound"}
         return {
             "epsilon_claimed": self.epsilon,
+            "epsilon_per": self.epsilon_per,
+            "epsilon_round_exact": gaussian_epsilon(mu, self.delta),
+            "epsilon_run_exact": composed_epsilon(mu, times, self.delta),
             "delta": self.delta,
             "sensitivity": self.sensitivity,
             "S_batch": self.size(public.training.batch_size),
             "compositions": times,
-            "epsilon_total_if_gaussian": composed_epsilon(mu, times, self.delta),
         }
+
+
+class LocalBudget(Budget):
+    """The budget of ablations in which each client adds all of its noise by itself."""
+
+    mode: Mode = MODE
+
+    def unit_sigma(self, public: Public) -> float:
+        """The noise for S = 1. corrected: 1 / mu, exact; paper: Gopa's condition, 1 / sqrt(theta)."""
+        if self.mode == "paper":
+            return local_sigma(self.round_epsilon(public), self.delta)
+        return 1 / self.round_mu(public)

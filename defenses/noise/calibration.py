@@ -109,16 +109,9 @@ def gaussian_mu(epsilon: float, delta: float = DELTA) -> float:
     return float(brentq(lambda mu: gaussian_delta(mu, epsilon) - delta, 1e-9, 10 * math.sqrt(epsilon) + 10, xtol=1e-14))
 
 
-def corrected_sigmas(
-    epsilon_total: float,
-    compositions: int,
-    clients: int,
-    edges: Iterable[Edge],
-    delta: float = DELTA,
-    kappa: float = KAPPA,
-) -> Sigmas:
-    """Noise for a *total* epsilon over T compositions: exact theta on the graph, mu_T = sqrt(T theta)."""
-    theta = gaussian_mu(epsilon_total, delta) ** 2 / compositions
+def corrected_sigmas(mu: float, clients: int, edges: Iterable[Edge], kappa: float = KAPPA) -> Sigmas:
+    """Noise on this graph at which a round has the mean shift mu exactly: theta = mu^2."""
+    theta = mu * mu
     unit = exact_theta(Sigmas(1.0, math.sqrt(kappa)), clients, edges)
     own = math.sqrt(unit / theta)
     return Sigmas(own, math.sqrt(kappa) * own)

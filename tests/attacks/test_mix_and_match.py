@@ -22,7 +22,7 @@ from tests.defenses.small import quiet, sent_codes, small_run
 
 
 def hybrid(**parameters: object) -> HybridAlpha:
-    made = quiet("hybridalpha", **{"variant": "as-specified", **parameters})
+    made = quiet("hybridalpha", **{"keys": "shared", **parameters})
     assert isinstance(made, HybridAlpha)
     return made
 
@@ -41,7 +41,7 @@ def test_every_code_of_every_client_is_known_up_to_one_constant(crypto: str) -> 
 
 
 def test_a_pad_for_each_coordinate_closes_it() -> None:
-    defense = hybrid(variant="corrected")
+    defense = hybrid(keys="per-slot")
     run = small_run(defense, hidden=(1,), watch=Watch(rounds=("last",), targets=1))
     at = run.outcome.transcript.observations[1]
     codes = sent_codes(run, at)["client:0"]

@@ -59,7 +59,7 @@ HOMES: dict[str, tuple[str, dict[str, Any]]] = {
     "extraction": ("mp-dp", {}),
     "phi-inversion": ("mp-dp", {}),
     "phi-membership": ("mp-dp", {}),
-    "mix-and-match": ("hybridalpha", {"variant": "as-specified", "sample_values": 0}),
+    "mix-and-match": ("hybridalpha", {"keys": "shared", "sample_values": 0}),
     "strip-membership": ("mp", {}),
 }
 

@@ -115,7 +115,7 @@ VARIANTS: dict[str, list[dict[str, object]]] = {
     "mp-dp": [{"neighbours": 1}, {"variant": "V1", "mode": "corrected"}],
     "tp-smc": [{"crypto": "real"}],
     "pile": [{"crypto": "real", "variant": "V1"}],
-    "hybridalpha": [{"variant": "as-specified"}],
+    "hybridalpha": [{"keys": "shared"}],
 }
 
 

@@ -14,7 +14,7 @@ from defenses._model_perturbation import unpack_secret
 from defenses.mp_cdp import MpCdp
 from defenses.mp_dp import MpDp
 from defenses.mp_ldp import MpLdp
-from defenses.noise.calibration import gopa_theta, local_sigma
+from defenses.noise.calibration import gaussian_mu, gopa_theta
 from federation.settings import SERVER, Dropout
 from federation.transcript import Observation
 from tests.defenses.makings import Run, create, flat, relative, run, updates
@@ -47,9 +47,11 @@ def test_mp_cdp_adds_central_noise_of_the_stated_size_and_the_messages_are_exact
     at, quiet = noisy.rounds("train")[0], clean.rounds("train")[0]
     added = aggregate_noise(at, quiet)
     senders = 2 if dropped else 3
-    sigma = 2 / 4 / senders * math.sqrt(2 * math.log(1.25e5)) / 3
+    sigma = 2 / 4 / senders / gaussian_mu(3.0)
     assert isinstance(noisy.defense, MpCdp)
-    assert noisy.defense.central_sigma(senders, 4) == pytest.approx(sigma)
+    assert noisy.defense.central_sigma(noisy.public, senders, 4) == pytest.approx(sigma)
+    paper = MpCdp(mode="paper").central_sigma(noisy.public, senders, 4)
+    assert paper == pytest.approx(2 / 4 / senders * math.sqrt(2 * math.log(1.25e5)) / 3)
     assert stats.kstest(added.numpy(), "norm", args=(0, sigma)).pvalue > FALSE_ALARM
     assert relative(flat(updates(at)["client:0"]["gradient"]), flat(updates(quiet)["client:0"]["gradient"])) < 1e-12
 
@@ -59,7 +61,7 @@ def test_mp_dp_naive_recovers_a_heavy_tail() -> None:
     shared: dict[str, Any] = {**STILL, "model_parameters": {"hidden": [64, 64]}}
     noisy, clean = run(create("mp-dp-naive"), **shared), run(create("mp", clip=1.0), **shared)
     at, quiet = noisy.rounds("train")[0], clean.rounds("train")[0]
-    sigma = local_sigma(3.0) * 2 / 4
+    sigma = 1 / gaussian_mu(3.0) * 2 / 4
     sent = message_noise(at, quiet)
     assert stats.kstest(sent.numpy(), "norm", args=(0, sigma)).pvalue > FALSE_ALARM
 
@@ -76,12 +78,12 @@ def test_mp_dp_naive_recovers_a_heavy_tail() -> None:
 
 
 def test_mp_ldp_has_no_pairwise_noise_and_pays_for_it() -> None:
-    """Its mean carries (2/3) sigma^2 / K with sigma = S / sqrt(theta), the mp-dp mean (2/3) sigma_eta^2 / K."""
+    """Its mean carries (2/3) sigma^2 / K with sigma = S / mu, the mp-dp mean (2/3) sigma_eta^2 / K."""
     clients = 5
     noisy, clean = run(create("mp-ldp"), **STILL, clients=clients), without_noise(transitional=True, clients=clients)
     at, quiet = noisy.rounds("train")[0], clean.rounds("train")[0]
     sent = [message_noise(at, quiet, name) for name in noisy.public.clients]
-    sigma = local_sigma(3.0) * 2 / 4
+    sigma = 1 / gaussian_mu(3.0) * 2 / 4
     edge = math.sqrt(2) * sigma
     for value in sent:
         assert stats.kstest(value.numpy(), "uniform", args=(-edge, 2 * edge)).pvalue > FALSE_ALARM
@@ -95,12 +97,12 @@ def test_mp_ldp_has_no_pairwise_noise_and_pays_for_it() -> None:
 @pytest.mark.parametrize("clients", [5, 100])
 def test_what_the_pairwise_noise_is_worth(clients: int) -> None:
     """By Gopa's theorem sqrt(K / (1 + 1/kappa)) less noise; by the paper's formula K sqrt(theta) / (1 + kappa^-1/2)."""
-    local, shared = MpLdp(), MpDp()
-    sigma = local_sigma(local.epsilon, local.delta) * local.size(4)
+    local, shared = MpLdp(mode="paper"), MpDp(mode="paper")
     public = run(create("mp-ldp")).public
+    sigma = local.unit_sigma(public) * local.size(4)
     found = shared.sigmas(public, clients, [], 4).own
     assert sigma / found == pytest.approx(clients * math.sqrt(gopa_theta(3.0)) / (1 + 1 / math.sqrt(10)))
-    corrected = MpDp(mode="corrected", sensitivity="client")
+    corrected = MpDp(sensitivity="client")
     everyone = [(a, b) for a in range(clients) for b in range(a + 1, clients)]
     exact = corrected.sigmas(public, clients, everyone, 4).own
     alone = corrected.sigmas(public, 1, [], 4).own

@@ -171,7 +171,7 @@ def test_claims() -> None:
     assert found["epsilon_round_by_threat"]["server"] == pytest.approx(gaussian_epsilon(MU / math.sqrt(5 / 2), 1e-5))
     assert found["epsilon_round_by_threat"]["server"] < 3.0
     assert found["compositions"] == 5
-    assert found["epsilon_total_if_gaussian"] == pytest.approx(composed_epsilon(MU, 5, 1e-5))
+    assert found["epsilon_run_exact"] == pytest.approx(composed_epsilon(MU, 5, 1e-5))
     assert [found[f"sigma_share_{part}"] for part in PARTS] == list(defense.share_sigmas(public, 8).values())
 
 

@@ -61,10 +61,10 @@ def test_the_noise_is_that_of_the_analytic_mechanism_and_composes(name: str) -> 
     """S = 2 B / batch, sigma = S / mu; a record takes part once an epoch: 20 rounds of 4 batches make 5 times."""
     found = claims(name, {"rounds": 20, "batch_size": 8, "shard": 32})
     assert (found["S_batch"], found["compositions"], found["epsilon_claimed"]) == (2 / 8, 5, 3.0)
-    assert found["epsilon_total_if_gaussian"] == pytest.approx(composed_epsilon(MU, 5, 1e-5))
+    assert found["epsilon_run_exact"] == pytest.approx(composed_epsilon(MU, 5, 1e-5))
     defense = create(name)
     assert isinstance(defense, Clipped)
-    assert defense.sigma(8) == pytest.approx(2 / 8 / MU)
+    assert defense.sigma(public_of(defense=defense), 8) == pytest.approx(2 / 8 / MU)
     assert gaussian_epsilon(MU, 1e-5) == pytest.approx(3.0)
 
 
@@ -100,17 +100,17 @@ def test_sizes_of_the_cryptography_are_claimed() -> None:
     for name in ("tp-smc", "pile"):
         assert {"key_bits": 2048, "crypto": "sampled"}.items() <= claims(name).items()
         assert claims(name, key_bits=1024, crypto="real")["key_bits"] == 1024
-    found = claims("hybridalpha", variant="as-specified", crypto="real")
-    assert {"group_bits": 2048, "variant": "as-specified", "crypto": "real"}.items() <= found.items()
+    found = claims("hybridalpha", keys="shared", crypto="real")
+    assert {"group_bits": 2048, "keys": "shared", "crypto": "real"}.items() <= found.items()
 
 
 @pytest.mark.parametrize("span", ["round", "total"])
-def test_hybridalpha_as_specified_counts_single_updates_as_open_to_the_server(span: str) -> None:
+def test_hybridalpha_with_shared_keys_counts_single_updates_as_open_to_the_server(span: str) -> None:
     """`mix-and-match` takes them apart: one client's noise is all that protects it, in a round and over all of them."""
-    found = {variant: claims("hybridalpha", variant=variant) for variant in ("as-specified", "corrected")}
-    by_threat = {variant: claim[f"epsilon_{span}_by_threat"] for variant, claim in found.items()}
-    assert by_threat["as-specified"]["server"] == by_threat["as-specified"]["server+keys"]
-    assert by_threat["corrected"]["server"] < by_threat["corrected"]["server+keys"]
+    found = {keys: claims("hybridalpha", keys=keys) for keys in ("shared", "per-slot")}
+    by_threat = {keys: claim[f"epsilon_{span}_by_threat"] for keys, claim in found.items()}
+    assert by_threat["shared"]["server"] == by_threat["shared"]["server+keys"]
+    assert by_threat["per-slot"]["server"] < by_threat["per-slot"]["server+keys"]
 
 
 # --- bad input ---------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ def test_the_others_train_with_cross_entropy(name: str) -> None:
 
 
 def test_other_wrong_settings() -> None:
-    assert "'variant' is wrong" in refusal("hybridalpha", {"variant": "improved"})
+    assert "'keys' is wrong" in refusal("hybridalpha", {"keys": "improved"})
     assert "'crypto' is wrong" in refusal("pile", {"crypto": "none"})
     assert "'ratio' is wrong" in refusal("grad-prune", {"ratio": 1.0})
     assert "'gamma' is wrong" in refusal("mp-dp+", {"gamma": 0})

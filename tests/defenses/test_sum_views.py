@@ -87,14 +87,14 @@ def test_the_search_finds_codes_that_are_there(monkeypatch: pytest.MonkeyPatch) 
     assert leaks(run, run.view("server"))
 
 
-@pytest.mark.parametrize("variant", ["as-specified", "corrected"])
-def test_reused_slot_keys_show_an_update_up_to_a_constant(variant: str) -> None:
+@pytest.mark.parametrize("keys", ["shared", "per-slot"])
+def test_reused_slot_keys_show_an_update_up_to_a_constant(keys: str) -> None:
     """What mix-and-match gives the server of hybridalpha (docs/decisions.md, 3.3), in the stand-in cipher."""
-    run = small_run(sums("hybridalpha", variant=variant))
+    run = small_run(sums("hybridalpha", keys=keys))
     at = run.rounds()[0]
     sealed = next(m.payload["sealed"] for m in at.messages if m.kind == "update" and m.sender == VICTIM).numpy()
     codes = sent_codes(run, at)[VICTIM]
-    assert np.array_equal(sealed - sealed[0], codes - codes[0]) == (variant == "as-specified")
+    assert np.array_equal(sealed - sealed[0], codes - codes[0]) == (keys == "shared")
 
 
 # --- with keys ---------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from defenses._encrypted import Encrypted
 from defenses._model_perturbation import ModelPerturbation, unpack_secret
 from defenses._sum import SummedCodes
 from defenses.mp_cdp import MpCdp
-from defenses.noise.calibration import local_sigma
+from defenses.noise.calibration import gaussian_mu
 from federation.party import Party, ProtocolError
 from federation.payload import Parameters, Value
 from federation.settings import SERVER, Watch
@@ -44,16 +44,16 @@ def allowed(run: Run, at: Observation) -> Tensor | float:
     if isinstance(defense, SummedCodes):
         return mean_bound(run, at)
     if isinstance(defense, MpCdp):
-        return EDGES * defense.central_sigma(3, 4)
+        return EDGES * defense.central_sigma(run.public, 3, 4)
     if defense.name in ("mp-ldp", "mp-dp-naive"):
-        return EDGES * local_sigma(1e9) * 2 / 4 * r_of(run, at)
+        return EDGES / gaussian_mu(1e9) * 2 / 4 * r_of(run, at)
     return 0.0
 
 
 QUIET: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in registry.entries("defense")] + [
     ("pile", {"variant": "V1"}),
     ("tp-smc", {"clip": 50.0}),
-    ("hybridalpha", {"clip": 50.0, "variant": "as-specified"}),
+    ("hybridalpha", {"clip": 50.0, "keys": "shared"}),
     ("mp-dp+", {"clip": 50.0, "clip_psi": 50.0, "clip_phi": 50.0}),
     ("ldp", {"clip": 50.0}),
     ("cdp", {"clip": 50.0}),
@@ -114,7 +114,7 @@ ENCRYPTED = [
     ("pile", {}),
     ("pile", {"variant": "V1"}),
     ("hybridalpha", {}),
-    ("hybridalpha", {"variant": "as-specified"}),
+    ("hybridalpha", {"keys": "shared"}),
 ]
 TINY: dict[str, Any] = {"shape": (1, 2, 2), "hidden": (1,), "watch": Watch(rounds=("first",), targets=1)}
 

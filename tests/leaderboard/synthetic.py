@@ -181,9 +181,7 @@ def audit(
     if known is None:
         known = {
             # as scoring writes them
-            **promised(
-                {"epsilon_claimed": 3.0, "epsilon_round_if_gaussian": 3.1, "epsilon_total_if_gaussian": 40.0}, threat
-            ),
+            **promised({"epsilon_claimed": 3.0, "epsilon_round_exact": 3.1, "epsilon_run_exact": 40.0}, threat),
             **{"ceiling": 6.5, "trials": 2000.0},
         }
     reason = "" if audited is not None else "too few trials"

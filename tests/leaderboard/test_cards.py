@@ -101,7 +101,7 @@ def test_an_audit_is_held_against_the_claim(audited: float, verdict: str) -> Non
 def test_facts_compare_with_the_control() -> None:
     claims = {
         "epsilon_claimed": 3.0,
-        "epsilon_total_if_gaussian": 45.2,
+        "epsilon_run_exact": 45.2,
         "dp_holds": False,
         "reason": "Phi has no noise",
     }

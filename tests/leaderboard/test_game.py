@@ -134,13 +134,13 @@ def test_the_farthest_neighbours_are_farther_than_drawn_ones(finished: Path) -> 
 
 
 def test_what_a_defense_promises_is_read_for_the_threat() -> None:
-    claims = {"epsilon_claimed": 3.0, "delta": 1e-5, "epsilon_total_if_gaussian": 40.0}
+    claims = {"epsilon_claimed": 3.0, "delta": 1e-5, "epsilon_run_exact": 40.0}
     assert promised(claims, "server") == {"claimed": 3.0, "composed": 40.0, "delta": 1e-5}
     central = {**claims, "epsilon_against": ["client"]}
     assert promised(central, "server") == {}
     assert promised(central, "client")["claimed"] == 3.0
-    corrected = {**claims, "mode": "corrected", "epsilon_round_if_gaussian": 0.2}
-    assert promised(corrected, "server")["claimed"] == 0.2
+    whole = {**claims, "epsilon_per": "run", "epsilon_round_exact": 0.2}
+    assert promised(whole, "server")["claimed"] == 0.2
     by_threat = {**claims, "epsilon_round_by_threat": {"server": 1.5}, "epsilon_total_by_threat": {"server": 9.0}}
     assert promised(by_threat, "server") == {"claimed": 3.0, "round": 1.5, "composed": 9.0, "delta": 1e-5}
     assert promised({"dp_holds": False}, "server") == {}

@@ -1,0 +1,152 @@
+"""The clip bound and the learning rate of every system of a suite, chosen by accuracy alone before any attack runs.
+
+    .venv/bin/python benchmarks/tuning.py --suite quick
+
+Every row of the suite is trained once at each point of the suite's own grid (`tuning` in its file: clip bounds x
+learning rates, the same for all), at a seed that the suite does not report. Rows without a clip bound have the learning
+rates alone. Accuracy is that of the last model on the training file's non-members and auxiliary records: no test image
+that is reported takes part. The result is printed as YAML, to be written into the suite; the best point of each row is
+what the row must have (`tests/suites/test_tuning.py` compares both). Encrypted systems train on their rehearsal: the
+same integers without ciphertexts. Finished trainings are kept in runs/tuning/<suite>.jsonl, and not repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import torch
+
+from core import registry
+from core.plugins import Plugin
+from datasets.base import Dataset
+from datasets.loading import load_pool
+from datasets.splits import make_splits
+from defenses.base import Defense
+from federation.models.base import Model
+from federation.rounds import Federation
+from federation.settings import Public, Training, client_name
+from federation.task import task_of
+from metrics.accuracy import accuracy
+from suites.schema import DefenseEntry, Suite, Tuning, load_suite
+
+
+@dataclass(frozen=True)
+class Point:
+    """One training of the grid: a row of the suite with this clip bound and this learning rate."""
+
+    suite: str
+    row: str
+    clip: float | None
+    learning_rate: float
+
+
+def has_clip(plugin: Plugin) -> bool:
+    """Whether the defense clips with these parameters: then the bound is tuned."""
+    return plugin.parameters().get("clip") is not None
+
+
+def points(name: str, suite: Suite, tuning: Tuning) -> Iterator[Point]:
+    """All trainings of the grid; a row that is `same_as` another is not trained."""
+    for row in suite.defenses:
+        if row.title in tuning.same_as:
+            continue
+        clips = tuning.clip if has_clip(registry.create("defense", row.name, row.params)) else (None,)
+        for rate in tuning.learning_rate:
+            for clip in clips:
+                yield Point(name, row.title, clip, rate)
+
+
+def validation_accuracy(point: Point) -> dict[str, Any]:
+    """Train at one point; the accuracy in percent on records that nobody trained on and nobody reports."""
+    torch.set_num_threads(1)
+    started = time.process_time()
+    suite = load_suite(point.suite)
+    assert suite.tuning is not None
+    seed, row = suite.tuning.seed, next(row for row in suite.defenses if row.title == point.row)
+    entry = suite.datasets[0]
+    dataset = cast(Dataset, registry.create("dataset", entry.name, entry.params))
+    pool = load_pool(dataset)
+    training = Training.parse(
+        {**suite.training.model_dump(mode="json"), **row.training, "learning_rate": point.learning_rate}, "training"
+    )
+    splits = make_splits(pool, seed=seed, clients=training.clients, partition=training.partition, alpha=training.alpha)
+    defense = _defense(row, point)
+    model = cast(Model, registry.create("model", (row.model or suite.model).name, (row.model or suite.model).params))
+    sizes = [len(shard) for shard in splits.shards]
+    mean, std = dataset.normalisation(pool.shape[0])
+    public = Public(
+        defense=defense.name,
+        parameters=defense.parameters(),
+        model=model.name,
+        model_parameters=model.parameters(),
+        shape=pool.shape,
+        classes=pool.classes,
+        mean=mean,
+        std=std,
+        training=training,
+        total_rounds=training.total_rounds(max(sizes)),
+        shard_sizes=tuple(sizes),
+    )
+    defense.check(public)
+    shards = {client_name(index): pool.take(shard) for index, shard in enumerate(splits.shards)}
+    outcome = Federation(defense.rehearsal(), public, shards, None, seed).run()
+    held_out = pool.take(torch.cat([splits.non_members, splits.auxiliary]))
+    share = accuracy(task_of(public).predict(outcome.model, held_out.images), held_out.labels)
+    return {**vars(point), "accuracy": round(100 * share, 2), "cpu_seconds": time.process_time() - started}
+
+
+def _defense(row: DefenseEntry, point: Point) -> Defense:
+    clip = {} if point.clip is None else {"clip": point.clip}
+    return cast(Defense, registry.create("defense", row.name, {**row.params, **clip}))
+
+
+def as_yaml(name: str, tuning: Tuning, found: dict[Point, float]) -> str:
+    """The block `accuracy` of a suite: one list per learning rate, one value per clip bound."""
+    lines = ["  accuracy:"]
+    for row in dict.fromkeys(point.row for point in found):
+        clips = tuning.clip if Point(name, row, None, tuning.learning_rate[0]) not in found else (None,)
+        values = [[found[Point(name, row, c, rate)] for c in clips] for rate in tuning.learning_rate]
+        lines.append(f'    "{row}": {values}')
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Train what is not there yet, then print the block."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--suite", required=True, help="a suite with a `tuning` block")
+    parser.add_argument("--workers", type=int, default=2, help="processes of one thread each (default 2)")
+    given = parser.parse_args()
+    suite = load_suite(given.suite)
+    if suite.tuning is None:
+        sys.exit(f"The suite {suite.name} has no block `tuning`: give it a seed, clip bounds and learning rates.")
+    kept = ROOT / "runs" / "tuning" / f"{suite.name}.jsonl"
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    lines = [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
+    fields = ("suite", "row", "clip", "learning_rate")
+    found = {Point(*(line[name] for name in fields)): line["accuracy"] for line in lines}
+    asked = list(points(given.suite, suite, suite.tuning))
+    with ProcessPoolExecutor(given.workers) as workers, kept.open("a") as file:
+        for line in workers.map(validation_accuracy, [point for point in asked if point not in found]):
+            print(json.dumps(line), file=file, flush=True)
+            print(
+                f"{line['row']}: clip {line['clip']}, learning rate {line['learning_rate']}: {line['accuracy']} %"
+                f" ({line['cpu_seconds']:.0f} CPU s)",
+                flush=True,
+            )
+            found[Point(*(line[name] for name in fields))] = line["accuracy"]
+    print(as_yaml(given.suite, suite.tuning, {point: found[point] for point in asked}))
+
+
+if __name__ == "__main__":
+    main()
