@@ -22,8 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
 
@@ -130,7 +129,7 @@ def main() -> None:
     suite = load_suite(given.suite)
     if suite.tuning is None:
         sys.exit(f"The suite {suite.name} has no block `tuning`: give it a seed, clip bounds and learning rates.")
-    kept = ROOT / "runs" / "tuning" / f"{suite.name}.jsonl"
+    kept = registry.ROOT / "runs" / "tuning" / f"{suite.name}.jsonl"
     kept.parent.mkdir(parents=True, exist_ok=True)
     lines = [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
     fields = ("suite", "row", "clip", "learning_rate")

@@ -199,7 +199,11 @@ class ModelPerturbation(Defense):
     def _measure(
         self, me: Party, gradient: Parameters, psi: Parameters, phi: Parameters, factors: Tensor | None
     ) -> None:
-        """Let the harness note how exact the recovery of this client's clean gradient is."""
+        """Let the harness note how exact the recovery of this client's clean gradient is, and how small gamma became.
+
+        Probes stand apart: a single record that fits well has a gradient of almost no length, and the error is
+        relative to it. `gamma_shrunk` is how many times gamma's scale is below its first one.
+        """
         if me.oracle is None or me.batch is None:
             return
         batch, public = me.batch, me.public
@@ -212,7 +216,9 @@ class ModelPerturbation(Defense):
             found = recover(gradient, psi, phi, wiring, unpack_secret(server_state["secret"]))
             return norm({n: found[n] - true[n] for n in true}) / max(norm(true), 1e-300)
 
-        me.oracle.measure("recovery_error", error)
+        first = self._first_scale(self.expanded(public))
+        me.oracle.measure("recovery_error" if me.occasion.kind == "train" else "recovery_error_probe", error)
+        me.oracle.measure("gamma_shrunk", lambda state, model: first / float(state["gamma_scale"]))
 
     # --- reading ----------------------------------------------------------------------------
 

@@ -1,0 +1,66 @@
+"""Rows of tuned suites have the point of the grid that was most accurate, and nothing else decided."""
+
+from __future__ import annotations
+
+import pytest
+
+from core import registry
+from suites import suite_files
+from suites.schema import Suite, Tuning, load_suite
+
+MAIN = ("quick", "adaptive", "cifar10-small")
+TUNED = [name for name in suite_files() if load_suite(name).tuning is not None]
+
+
+@pytest.fixture(params=TUNED)
+def suite(request: pytest.FixtureRequest) -> Suite:
+    return load_suite(request.param)
+
+
+def test_the_main_suites_are_tuned() -> None:
+    assert set(MAIN) <= set(TUNED)
+
+
+def test_every_row_has_the_most_accurate_point_of_the_grid(suite: Suite) -> None:
+    assert suite.tuning is not None
+    for row in suite.defenses:
+        clip, rate = suite.tuning.best(row.title)
+        made = registry.create("defense", row.name, row.params)
+        assert made.parameters().get("clip") == clip, row.title
+        assert {**suite.training.model_dump(), **row.training}["learning_rate"] == rate, row.title
+
+
+def test_the_grid_is_whole_and_the_same_for_all(suite: Suite) -> None:
+    assert suite.tuning is not None
+    for row, values in suite.tuning.accuracy.items():
+        assert len(values) == len(suite.tuning.learning_rate), row
+        assert {len(own) for own in values} in ({1}, {len(suite.tuning.clip)}), row
+    assert suite.tuning.clip == (0.5, 1, 2, 5, 10)
+    assert len(suite.tuning.learning_rate) == 2
+
+
+@pytest.mark.parametrize("name", MAIN)
+def test_clipping_without_noise_stands_beside_the_noisy_rows(name: str) -> None:
+    """So that a reader can tell what clipping costs from what noise does."""
+    assert "clip" in [row.name for row in load_suite(name).defenses]
+
+
+def test_of_equal_points_the_first_counts_and_rows_may_share_one() -> None:
+    tuning = Tuning(
+        seed=9,
+        clip=(1, 2),
+        learning_rate=(0.1, 0.2),
+        same_as={"b": "a"},
+        accuracy={"a": ((5, 7), (7, 1)), "c": ((3,), (4,))},
+    )
+    assert tuning.best("a") == tuning.best("b") == (2, 0.1)
+    assert tuning.best("c") == (None, 0.2)
+
+
+def test_the_seed_of_the_tuning_is_not_reported(suite: Suite) -> None:
+    assert suite.tuning is not None
+    assert suite.tuning.seed not in suite.seeds
+    given = suite.model_dump(mode="json")
+    given["seeds"] = [0, suite.tuning.seed]
+    with pytest.raises(Exception, match="must not be among the seeds that are reported"):
+        Suite.parse(given, "the suite")
