@@ -220,6 +220,7 @@ def check(args: argparse.Namespace) -> int:
         raise UserError("`check` needs the development tools: `make test` installs them.") from None
     print("checking " + ", ".join(f"{entry['kind']} '{entry['name']}'" for entry in found), flush=True)
     command = [sys.executable, "-m", "pytest", "tests/contract", "-p", "no:cacheprovider", "--no-header"]
+    command += ["-o", "empty_parameter_set_mark=skip"]  # a file need not hold every kind of plugin
     env = {**os.environ, "LEAKBOARD_CHECK": str(Path(args.plugin).resolve())}
     code = subprocess.run(command, cwd=registry.ROOT, env=env).returncode
     print("The contract holds." if code == 0 else "The contract does not hold: see above.")

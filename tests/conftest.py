@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
@@ -22,5 +21,4 @@ settings.load_profile("leakboard")
 @pytest.fixture(autouse=True)
 def _one_seed() -> None:
     random.seed(0)
-    np.random.seed(0)  # noqa: NPY002: the global state is what is meant
     torch.manual_seed(0)

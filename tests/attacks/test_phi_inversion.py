@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +22,7 @@ from defenses._model_perturbation import ModelPerturbation
 from defenses.perturbation.clean import CleanParts
 from federation.settings import SERVER, Watch
 from metrics.psnr import psnr
+from tests.attacks.clock import LONG_AGO
 from tests.defenses.makings import Run, create, run
 
 VARIANTS = pytest.mark.parametrize("variant", ["V1", "V2"])
@@ -208,7 +208,7 @@ def test_a_batch_through_a_convolution_is_matched_without_labels() -> None:
 
 def test_at_its_deadline_it_says_so() -> None:
     made = finished("mp-dp", model="convnet", targets=2, precision="float32")
-    late = replace(known(made), deadline=time.monotonic())
+    late = replace(known(made), deadline=LONG_AGO)
     answer = PhiInversion().reconstruct(late, task_for(made))
     assert any(flag.startswith(STOPPED) for flag in answer.flags)
 

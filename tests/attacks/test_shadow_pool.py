@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import signal
@@ -29,6 +30,7 @@ from defenses.cdp import Cdp
 from defenses.fedavg import FedAvg
 from federation.settings import Public
 from federation.shadow import train_shadow
+from tests.attacks.clock import LONG_AGO
 from tests.contract.worlds import World, defenses, make_world, title
 
 WORLD = make_world(FedAvg(), model_parameters={"hidden": [8]}, rounds=4)
@@ -218,20 +220,25 @@ def test_two_processes_fill_one_pool(trainings: list[int], tmp_path: Path) -> No
 
 
 def test_a_pool_ends_with_whole_pairs_when_the_time_does() -> None:
-    late = replace(knowledge(), deadline=time.monotonic() - 1)
+    late = replace(knowledge(), deadline=LONG_AGO)
     pool = shadow_pool(late, WORLD.unseen, 6, online=False)
     assert len(pool) == 2
     assert pool.flags == ("stopped at its time limit: only 2 of 6 shadow models",)
 
 
-def test_a_model_that_another_process_trains_is_not_waited_for_beyond_the_time(tmp_path: Path) -> None:
+def test_a_model_that_another_process_trains_is_not_waited_for_beyond_the_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = shadow_pool(knowledge(), WORLD.unseen, 4, online=False, folder=tmp_path)
     (missing,) = tmp_path.glob("*/3.safetensors")
     missing.unlink()
+    waited: list[float] = []  # the time ends while the busy model is waited for
+    monkeypatch.setattr(time, "sleep", waited.append)
+    monkeypatch.setattr(Knowledge, "time_left", lambda self: -1.0 if waited else math.inf)
     with locked(missing.with_suffix(".lock")) as mine:
         assert mine
-        short = replace(knowledge(), deadline=time.monotonic() + 0.5)
-        pool = shadow_pool(short, WORLD.unseen, 4, online=False, folder=tmp_path)
+        pool = shadow_pool(knowledge(), WORLD.unseen, 4, online=False, folder=tmp_path)
+    assert len(waited) == 1
     assert len(pool) == 2
     assert torch.equal(pool.member, whole.member[:2])
     assert pool.flags == ("stopped at its time limit: only 2 of 4 shadow models",)

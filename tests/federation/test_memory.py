@@ -8,14 +8,17 @@ from collections.abc import Sequence
 import pytest
 import torch
 
+from core import registry
 from core.errors import UserError
 from defenses import fedavg
+from defenses.base import Defense
 from defenses.fedavg import FedAvg
 from federation.party import Message, Party, Step
 from federation.rounds import Federation, Outcome
 from federation.settings import SERVER, VICTIM, Public, Watch
 from federation.transcript import Transcript
 from federation.view import make_view, parse_threat, seeable
+from tests.contract.worlds import SMALL
 from tests.federation.holdings import Held, held_by, tensor_bytes
 from tests.federation.makings import Keyed, public_of, run, shards_of, watch_of
 
@@ -52,7 +55,7 @@ def noted(public: Public, watch: Watch | None = None) -> list[int]:
     return list(NOTED)
 
 
-def held_after(scheme: FedAvg, first: int, last: int) -> tuple[Held, Held]:
+def held_after(scheme: Defense, first: int, last: int) -> tuple[Held, Held]:
     """What a federation and our modules hold after so many rounds, and after so many more."""
     public = public_of((12, 12), rounds=last)
     found = {first: Held(0, 0), last: Held(0, 0)}  # both places from the start: `note` is held by the federation
@@ -71,6 +74,14 @@ def test_memory_is_flat_in_the_rounds() -> None:
     before, after = held_after(FedAvg(), 10, 40)
     assert before.entries > 1000
     assert before.tensor_bytes > MESSAGE
+    assert after == before
+
+
+@pytest.mark.parametrize("name", list(registry.entries("defense")))
+def test_no_defense_holds_more_with_every_round(name: str) -> None:
+    scheme = registry.create("defense", name, SMALL.get(name))
+    assert isinstance(scheme, Defense)
+    before, after = held_after(scheme, 3, 6)
     assert after == before
 
 
