@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import io
 import sys
+import time
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,9 +32,11 @@ TINY: dict[str, Any] = {
         {"name": "loss-threshold", "threats": ["client"]},
         {"name": "shadow", "threats": ["client"], "params": {"shadows": 1}},
     ],
-    "time_limit": 120,
+    "time_limit": 3600,  # on a busy machine too, only what hangs takes so long
 }
 TINY_CELLS = 6
+#: seconds after which a test gives up waiting for something that has to happen: only what hangs takes so long
+HANG = 900.0
 
 
 def write_suite(folder: Path, **changes: Any) -> Path:
@@ -75,6 +79,14 @@ def call(*arguments: object) -> Outcome:
         finally:
             forget_plugins()
     return Outcome(code, out.getvalue(), err.getvalue())
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait for something that has to happen, however long it takes on a busy machine."""
+    limit = time.monotonic() + HANG
+    while not condition():
+        assert time.monotonic() < limit, "it hangs"
+        time.sleep(0.01)
 
 
 def forget_plugins() -> None:
