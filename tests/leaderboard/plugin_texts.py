@@ -109,6 +109,22 @@ class Endless(Defense):
             time.sleep(0.1)
 """
 
+#: marks that it has been reached, and goes on when somebody makes the other file
+GATE = (
+    ATTACK_HEAD
+    + """
+class Gate(MembershipAttack):
+    '''Waits until it is opened.'''
+    name: ClassVar[str] = "gate"
+    def infer(self, knowledge, task):
+        open("REACHED", "a").close()
+        while not os.path.exists("OPEN"):
+            time.sleep(0.01)
+        scores = torch.zeros(len(task.candidates))
+        return MembershipAnswer(scores, scores > 0)
+"""
+)
+
 #: name of a faulty membership attack -> what its `infer` does; `good` is a right answer
 FAULTY_MEMBERSHIP = {
     "raises": "raise ValueError('no such neuron')",
@@ -125,11 +141,9 @@ FAULTY_MEMBERSHIP = {
     "closes-output": "import sys; sys.stdout.close(); os.close(1); os.close(2); return good",
     "forks": """
         if os.fork() == 0:
-            while True:
-                with open(HEARTBEAT + '-fork', 'a') as file:
-                    file.write('.')
-                time.sleep(0.05)
-        time.sleep(1)
+            beat(HEARTBEAT + '-fork')
+        while not os.path.exists(HEARTBEAT + '-fork'):
+            time.sleep(0.01)
         return good""",
     "deletes-run": "os.remove(RUN_FOLDER + '/run.json'); return good",
     "removes-run": "import shutil; shutil.rmtree(RUN_FOLDER, ignore_errors=True); return good",
@@ -140,11 +154,7 @@ FAULTY_MEMBERSHIP = {
     "unsupported": "raise Unsupported('it needs two models')",
     "opens-run": "open(RUN_FOLDER + '/run.json').read(); return good",
     "reads-data": "from datasets.digits import Digits; Digits().read(); return good",
-    "sleeps": """
-        while True:
-            with open(HEARTBEAT, 'a') as file:
-                file.write('.')
-            time.sleep(0.05)""",
+    "sleeps": "beat(HEARTBEAT)",
 }
 #: name of a faulty reconstruction attack -> what its `reconstruct` does
 FAULTY_RECONSTRUCTION = {
@@ -153,6 +163,17 @@ FAULTY_RECONSTRUCTION = {
     "nan-images": "return ReconstructionAnswer((torch.full((1, 1, 32, 32), float('nan')),) * task.probes)",
 }
 
+
+#: a process that does this holds the lock of the file as long as it lives
+BEAT = """
+def beat(path):
+    import fcntl
+    with open(path + '.new', 'a') as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        os.rename(path + '.new', path)
+        while True:
+            time.sleep(0.05)
+"""
 
 #: ends the process that is to score it
 KILLS_WORKER = """
@@ -168,7 +189,7 @@ class KillsWorker(MembershipAttack):
 
 def faulty_attacks(run_folder: str, heartbeat: str) -> str:
     """A plugin file with all the faulty attacks."""
-    text = ATTACK_HEAD + KILLS_WORKER + f"RUN_FOLDER, HEARTBEAT = {run_folder!r}, {heartbeat!r}\n"
+    text = ATTACK_HEAD + BEAT + KILLS_WORKER + f"RUN_FOLDER, HEARTBEAT = {run_folder!r}, {heartbeat!r}\n"
     for number, (name, body) in enumerate(FAULTY_MEMBERSHIP.items()):
         text += f"""
 class Member{number}(MembershipAttack):

@@ -16,7 +16,7 @@ import torch
 
 from core.registry import ROOT
 from tests.leaderboard.plugin_texts import CONSTANT
-from tests.leaderboard.runs import Outcome, call, write_suite
+from tests.leaderboard.runs import HANG, Outcome, call, write_suite
 
 
 def refused(outcome: Outcome, *parts: str) -> None:
@@ -236,7 +236,7 @@ def test_the_real_command_line_refuses_in_one_line(changes: dict[str, Any], part
     command = [sys.executable, str(ROOT / "run_benchmark.py"), "run", "--suite", str(suite), "--out", "run"]
     home = {**os.environ, "HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
 
-    done = subprocess.run(command, cwd=tmp_path, env=home, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=tmp_path, env=home, capture_output=True, text=True, timeout=HANG)
 
     refused(Outcome(done.returncode, done.stdout, done.stderr), part)
     assert not (tmp_path / "run").exists()

@@ -16,7 +16,7 @@ from core.registry import FOLDERS, ROOT, builtin_index, entries
 from leaderboard.cli import KINDS, build_parser
 from leaderboard.record import Record
 from tests.leaderboard.plugin_texts import CONSTANT, SCALED
-from tests.leaderboard.runs import TINY_CELLS, call, records, write_suite
+from tests.leaderboard.runs import HANG, TINY_CELLS, call, records, write_suite
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
@@ -71,7 +71,7 @@ def test_help_and_list_import_no_torch(arguments: list[str]) -> None:
     builtin_index()  # the index is warm
     command = [sys.executable, "-X", "importtime", str(ROOT / "run_benchmark.py"), *arguments]
 
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG)
 
     assert done.returncode == 0
     imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}

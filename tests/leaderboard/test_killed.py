@@ -19,8 +19,8 @@ import pytest
 from leaderboard.executors.memory import PROC
 from leaderboard.record import Record
 from leaderboard.state import is_worked_on, read_state
-from tests.leaderboard.runs import TINY_CELLS, comparable
-from tests.leaderboard.test_resume import finished, group_members, start, wait_until
+from tests.leaderboard.runs import HANG, TINY_CELLS, comparable, wait_until
+from tests.leaderboard.test_resume import finished, group_members, start
 
 #: whom each disturbance hits: a worker or an attack's process, the engine, the fork server that all come from
 VICTIMS = {"worker": 14, "engine": 5, "fork server": 1, "Ctrl-C twice": 1}
@@ -67,11 +67,11 @@ def strike(victim: str, process: subprocess.Popen[str], lot: float) -> bool:
     except ProcessLookupError:
         return False
     if victim in ("engine", "Ctrl-C twice"):
-        _, err = process.communicate(timeout=300)
+        _, err = process.communicate(timeout=HANG)
         if process.returncode not in (130, -signal.SIGKILL):
             return False  # it was over before
         assert "Traceback" not in err
-        wait_until(lambda: not group_members(process.pid), seconds=60)
+        wait_until(lambda: not group_members(process.pid))
     return True
 
 
@@ -103,7 +103,7 @@ class Disturbed:
             if self.is_whole():
                 self.folders.append(self.home / f"run{len(self.folders)}")
         self.starts += 1
-        self.process = start(self.suite, self.folder, "--retry-failed")
+        self.process = start(self.suite, self.folder, "--workers", "1", "--retry-failed")
         return self.process
 
     def wait_for_work(self, process: subprocess.Popen[str]) -> bool:
@@ -114,19 +114,19 @@ class Disturbed:
             ours = state is not None and state.process == process.pid and bool(state.running)
             return (ours and is_worked_on(self.folder)) or process.poll() is not None
 
-        wait_until(works, seconds=900)
+        wait_until(works)
         return process.poll() is None
 
     def finish(self) -> None:
         """Start the last run until it is whole."""
         for _ in range(5):
             if self.process is not None:
-                _, err = self.process.communicate(timeout=1800)
+                _, err = self.process.communicate(timeout=HANG)
                 assert "Traceback" not in err, err
             if self.is_whole():
                 return
             self.starts += 1
-            self.process = start(self.suite, self.folder, "--retry-failed")
+            self.process = start(self.suite, self.folder, "--workers", "1", "--retry-failed")
         pytest.fail("it does not become whole")
 
 

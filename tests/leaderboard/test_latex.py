@@ -16,6 +16,7 @@ from leaderboard.phases import phase_tables
 from leaderboard.render import to_latex
 from leaderboard.render.latex import PACKAGES
 from leaderboard.table import Cell, Column, Row, Table
+from tests.leaderboard.runs import HANG
 from tests.leaderboard.test_charts import a_run, boards
 from tests.leaderboard.test_render import HOSTILE, TABLE, poisoned
 
@@ -33,7 +34,7 @@ def compiled(folder: Path, tables: list[Table], encoding: str = "") -> str:
     text = f"\\documentclass{{article}}\n{encoding}\n{PACKAGES}\n\\begin{{document}}\n{body}\n\\end{{document}}\n"
     (folder / "tables.tex").write_text(text)
     call = ["pdflatex", "-halt-on-error", "-no-shell-escape", "-interaction=nonstopmode", "tables.tex"]
-    done = subprocess.run(call, cwd=folder, capture_output=True, timeout=120)
+    done = subprocess.run(call, cwd=folder, capture_output=True, timeout=HANG)
     assert done.returncode == 0, done.stdout.decode(errors="replace")[-1500:]
     assert (folder / "tables.pdf").read_bytes().startswith(b"%PDF")
     return done.stdout.decode(errors="replace")

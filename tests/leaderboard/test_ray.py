@@ -15,9 +15,8 @@ from core.registry import ROOT
 from leaderboard.executors.memory import PROC
 from leaderboard.state import read_state
 from tests.leaderboard.plugin_texts import ATTACK_HEAD
-from tests.leaderboard.runs import TINY_CELLS, comparable
+from tests.leaderboard.runs import TINY_CELLS, comparable, wait_until
 from tests.leaderboard.test_killed import children
-from tests.leaderboard.test_resume import wait_until
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install -r requirements-ray.txt")
 
@@ -68,7 +67,7 @@ def test_a_killed_ray_worker_costs_no_record(tiny_suite: Path, tiny_run: Path, t
     process = start(tiny_suite, folder, "local")
     try:
         # as soon as it has a job's process: first the training's
-        wait_until(lambda: bool(ray_workers(process.pid)) or process.poll() is not None, seconds=900)
+        wait_until(lambda: bool(ray_workers(process.pid)) or process.poll() is not None)
         victim = ray_workers(process.pid)[0]
         state = read_state(folder)
         assert state is not None
@@ -102,7 +101,7 @@ def test_a_machine_that_dies_costs_no_record_and_a_cell_gets_its_gpu(
         process = start(
             tiny_suite, folder, cluster.address, "--gpus-per-cell", "0.5", "--plugin", str(tmp_path / "gpu.py")
         )
-        wait_until(lambda: bool(ray_workers(raylet)) or process.poll() is not None, seconds=900)
+        wait_until(lambda: bool(ray_workers(raylet)) or process.poll() is not None)
         assert process.poll() is None
         cluster.remove_node(machine, allow_graceful=False)
         out, _ = process.communicate(timeout=1800)

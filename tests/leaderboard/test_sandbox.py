@@ -6,7 +6,6 @@ import os
 import pickle
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import cast
 
@@ -25,7 +24,7 @@ from leaderboard.sandbox import Errand, open_cage, opened_files
 from leaderboard.store import open_run
 from leaderboard.training import splits_of
 from tests.leaderboard.plugin_texts import SPY, faulty_attacks
-from tests.leaderboard.runs import call, forget_plugins, records, write_suite
+from tests.leaderboard.runs import HANG, call, forget_plugins, records, wait_until, write_suite
 
 
 @pytest.mark.slow
@@ -75,14 +74,11 @@ def test_an_attack_dies_with_its_worker(tmp_path: Path) -> None:
     process, cage = open_cage()
     cage.errands.send_bytes(pickle.dumps((None, pickle.dumps((errand.plugin_files, pickle.dumps(errand))))))
     forget_plugins()
-    limit = time.monotonic() + 30
-    while not heartbeat.exists() and time.monotonic() < limit:
-        time.sleep(0.01)
-    assert heartbeat.exists()
+    wait_until(heartbeat.exists)
 
     cage.close()  # as the end of the worker does
 
-    process.join(20)
+    process.join(HANG)
     assert process.exitcode == 1
 
 
@@ -93,7 +89,7 @@ def test_a_process_that_nobody_needs_ends_by_itself() -> None:
 
     cage.close()
 
-    process.join(20)
+    process.join(HANG)
     assert process.exitcode == 0
 
 
@@ -106,7 +102,7 @@ def test_a_process_is_not_the_child_of_its_worker() -> None:
         assert parent != os.getpid()
     finally:
         cage.close()
-        process.join(20)
+        process.join(HANG)
     assert not process.is_alive()
 
 
@@ -120,7 +116,7 @@ start_fork_server(Path(sys.argv[1]))
 process, cage = open_cage()
 os.write(cage.errands.fileno(), struct.pack("!i", 1000) + b"only the beginning")
 cage.close()
-process.join(60)
+process.join()
 print("it ended with", process.exitcode)
 """
 
@@ -128,7 +124,7 @@ print("it ended with", process.exitcode)
 @pytest.mark.slow
 def test_a_worker_that_is_killed_while_it_writes_is_no_news_for_the_terminal(tmp_path: Path) -> None:
     script = [sys.executable, "-c", CUT_OFF, str(tmp_path)]
-    done = subprocess.run(script, cwd=registry.ROOT, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(script, cwd=registry.ROOT, capture_output=True, text=True, timeout=HANG)
     assert (done.stdout, done.stderr) == ("it ended with 1\n", "")
     assert "got end of file during message" in (tmp_path / OTHER_PRINTS).read_text()
 
