@@ -223,7 +223,7 @@ def test_a_changed_pixel_is_noticed(tmp_path: Path) -> None:
         read(file)
 
 
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=150, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_damage_anywhere_is_one_sentence_or_harmless(tmp_path: Path, data: st.DataObject) -> None:
     file = tmp_path / "damaged.npz"

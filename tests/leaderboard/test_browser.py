@@ -15,11 +15,12 @@ from leaderboard.listing import cell_tables
 from leaderboard.page import anchor, write_page
 from leaderboard.phases import phase_tables
 from leaderboard.record import Record
+from tests.leaderboard.runs import HANG
 from tests.leaderboard.test_charts import a_run, boards
 from tests.leaderboard.test_page import HOSTILE, record
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Locator, Page
+    from playwright.sync_api import Browser, Locator, Page, Request
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = [
@@ -43,7 +44,7 @@ def browser() -> Iterator[Browser]:
     """One browser for all tests here; closed with them, since it keeps an event loop running."""
     api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: requirements-dev.txt has it")
     with api.sync_playwright() as running:
-        started = running.chromium.launch(executable_path=CHROMIUM)
+        started = running.chromium.launch(executable_path=CHROMIUM, timeout=1000 * HANG)
         yield started
         started.close()
 
@@ -94,13 +95,17 @@ def visit(browser: Browser) -> Iterator[Callable[..., Page]]:
     wrong: list[str] = []
     contexts = []
 
+    def failed(request: Request) -> None:
+        if request.failure != "net::ERR_ABORTED":  # a page that is left while its pictures load is no failure
+            wrong.append(f"failed: {request.url} {request.failure}")
+
     def opened(address: str, viewport: dict[str, int] = DESK, scheme: str = "light") -> Page:
         context = browser.new_context(viewport=viewport, color_scheme=scheme)  # type: ignore[arg-type]
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(20_000)
+        page.set_default_timeout(1000 * HANG)
         page.on("request", lambda request: asked.append(request.url))
-        page.on("requestfailed", lambda request: wrong.append(f"failed: {request.url}"))
+        page.on("requestfailed", failed)
         page.on("console", lambda message: wrong.append(message.text) if message.type != "log" else None)
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.on("dialog", lambda dialog: wrong.append(dialog.message))
@@ -174,6 +179,7 @@ def test_a_cell_opens_its_record_with_all_that_is_in_it(visit: Callable[..., Pag
     target = str(link.get_attribute("href"))
     link.click()
     opened = page.locator("details.record[open]")
+    opened.wait_for()
     assert opened.count() == 1
     assert f"#{opened.get_attribute('id')}" == target
     assert opened.locator("summary").first.is_visible()
@@ -204,6 +210,7 @@ def test_cards_lead_to_the_records(visit: Callable[..., Page], calm: str) -> Non
     card = page.locator(".card", has=page.get_by_role("heading", name="mp-dp", exact=False)).first
     assert "The server learns nothing." in card.inner_text()
     card.locator("a").first.click()
+    page.locator("details.record[open]").wait_for()
     assert page.locator("details.record[open]").count() == 1
 
 
@@ -324,13 +331,14 @@ def test_a_hostile_record_runs_nothing_and_breaks_nothing(visit: Callable[..., P
     page.evaluate("document.querySelectorAll('details').forEach(e => { e.open = false; })")
     for link in page.locator("#ranking-1 tbody a").all():
         link.click()
-        assert page.locator(f"[id='{str(link.get_attribute('href'))[1:]}'][open]").count() == 1
+        page.locator(f"[id='{str(link.get_attribute('href'))[1:]}'][open]").wait_for(state="attached")
     assert page.evaluate("window.harmed") is None
 
 
 def test_without_scripts_it_can_still_be_read(browser: Browser, calm: str) -> None:
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
+    page.set_default_timeout(1000 * HANG)
     page.goto(calm)
     assert page.locator("#ranking-1 table").is_visible()
     assert not page.locator(".filter").is_visible()  # what would do nothing is not there
