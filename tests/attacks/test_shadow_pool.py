@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -203,7 +202,7 @@ def test_a_model_that_another_process_is_training_is_left_to_it(
             shutil.copy(done, mine / done.name)
             other.close()
 
-        monkeypatch.setattr(time, "sleep", finished)
+        monkeypatch.setattr("attacks.membership._shadows.time.sleep", finished)
         after = shadow_pool(known, WORLD.unseen, 4, online=False)
     assert len(trainings) == 4 + 3
     assert torch.equal(before.member, after.member)
@@ -233,7 +232,7 @@ def test_a_model_that_another_process_trains_is_not_waited_for_beyond_the_time(
     (missing,) = tmp_path.glob("*/3.safetensors")
     missing.unlink()
     waited: list[float] = []  # the time ends while the busy model is waited for
-    monkeypatch.setattr(time, "sleep", waited.append)
+    monkeypatch.setattr("attacks.membership._shadows.time.sleep", waited.append)
     monkeypatch.setattr(Knowledge, "time_left", lambda self: -1.0 if waited else math.inf)
     with locked(missing.with_suffix(".lock")) as mine:
         assert mine

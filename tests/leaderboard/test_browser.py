@@ -100,7 +100,8 @@ def visit(browser: Browser) -> Iterator[Callable[..., Page]]:
             wrong.append(f"failed: {request.url} {request.failure}")
 
     def opened(address: str, viewport: dict[str, int] = DESK, scheme: str = "light") -> Page:
-        context = browser.new_context(viewport=viewport, color_scheme=scheme)  # type: ignore[arg-type]
+        looks = {"viewport": viewport, "color_scheme": scheme, "reduced_motion": "reduce"}
+        context = browser.new_context(**looks)  # type: ignore[arg-type]
         contexts.append(context)
         page = context.new_page()
         page.set_default_timeout(1000 * HANG)
