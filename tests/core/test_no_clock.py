@@ -44,7 +44,7 @@ def _short_limits(call: ast.Call) -> Iterator[str]:
     if name == "wait_for_timeout":
         yield "lets a page wait for a time"
     if isinstance(deadline := given.get("deadline"), ast.Constant) and deadline.value not in (None, 0.0):
-        yield f"has a deadline of {deadline.value}"
+        yield f"has a deadline of {deadline.value!r}"
 
 
 def test_no_test_depends_on_how_busy_the_machine_is() -> None:
