@@ -53,6 +53,7 @@ def noise_of(made: Run, threat: str, kind: str = "probe") -> list[tuple[Paramete
         seen = reading.gradients[VICTIM].values
         wrong = {name: seen[name] - true[name] for name in true}
         found.append((wrong, made.defense.noise_scale(at, made.public)[VICTIM]))
+    assert found
     return found
 
 

@@ -37,7 +37,9 @@ def finished(name: str, crypto: str | None = None, **training: Any) -> Run:
 
 def readings(run: Run, threat: str) -> list[Reading]:
     found = run.defense.interpret(run.view(threat))
-    return [reading for reading in found if reading.occasion.kind in ("train", "probe")]
+    chosen = [reading for reading in found if reading.occasion.kind in ("train", "probe")]
+    assert chosen
+    return chosen
 
 
 def traces(run: Run, client: str = VICTIM) -> Iterator[bytes]:

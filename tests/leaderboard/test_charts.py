@@ -172,7 +172,9 @@ def test_no_label_breaks_a_chart_or_its_name(text: str, tmp_path: Path) -> None:
     records = [r for r in a_run(text) if r.cell.goal in ("membership", "audit")]
     page = write(tmp_path, records)
     check(page, tmp_path)
-    for path in (tmp_path / "figures").glob("*.svg"):
+    files = list((tmp_path / "figures").glob("*.svg"))
+    assert files
+    for path in files:
         root = ElementTree.fromstring(path.read_text())
         assert not [e for e in root.iter() if e.tag.split("}")[-1] in ("script", "image", "a", "foreignObject")]
         assert "mathdefault" not in path.read_text()  # no formula on an axis, which would be printed as it stands

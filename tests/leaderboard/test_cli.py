@@ -207,7 +207,9 @@ def test_seeds_of_the_command_line_replace_those_of_the_suite(tmp_path: Path) ->
 
 
 def test_the_records_of_a_run_hold_their_circumstances(tiny_run: Path) -> None:
-    for record in records(tiny_run).values():
+    found = records(tiny_run)
+    assert len(found) == TINY_CELLS
+    for record in found.values():
         assert record.provenance is not None
         assert record.cost is not None
         assert record.training is not None

@@ -153,6 +153,8 @@ def test_going_back_finds_the_old_records_again(workshop: Workshop) -> None:
 
 @pytest.mark.slow
 def test_the_accuracy_is_looked_at_as_training_goes_on(tiny_run: Path) -> None:
-    for record in open_run(tiny_run).records:
+    found = open_run(tiny_run).records
+    assert len(found) == TINY_CELLS
+    for record in found:
         assert record.training is not None
         assert record.training.accuracy_by_round[record.training.rounds] == record.training.accuracy

@@ -122,10 +122,13 @@ def test_extraction_scores_keep_to_the_bounds(metric: type[ExtractionMetric], no
 def test_more_harm_lies_in_the_direction_that_is_declared() -> None:
     original, decoys = images(8), images(50, seed=2)
     near, far = (truth(original + s * torch.randn(original.shape), original, decoys) for s in (0.05, 5.0))
+    compared = set()
     for metric in [c for c in CLASSES if issubclass(c, ReconstructionMetric)]:
         better, worse = metric().score(near).value, metric().score(far).value
         if better is not None and worse is not None:
             assert (better > worse) == metric.higher_is_better, metric.name
+            compared.add(metric.name)
+    assert {"psnr", "ssim", "mse", "identified"} <= compared  # those that need no weights
     good, bad = theft(0.01), theft(10.0)
     for thief in [c for c in CLASSES if issubclass(c, ExtractionMetric)]:
         better, worse = thief().score(good).value, thief().score(bad).value
