@@ -19,11 +19,11 @@ from defenses.noise.calibration import DELTA
 from federation.settings import Watch
 from federation.task import task_of
 from federation.view import parse_threat
+from leaderboard.answers import Answer, AttackFailed
 from leaderboard.errands import candidates
 from leaderboard.game import bits_of, open_game
 from leaderboard.jobs import Job
 from leaderboard.record import ScoreRecord
-from leaderboard.sandbox import Answer, AttackFailed
 from leaderboard.training import load_model, load_public, load_summary, splits_of
 from metrics.base import (
     AuditMetric,
