@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import torch
@@ -191,9 +191,9 @@ class Audits(AuditAttack):
 """
 
 
-@pytest.fixture(scope="module")
-def plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("planted") / "planted.py"
+@pytest.fixture
+def plugin(tmp_path: Path) -> Path:
+    path = tmp_path / "planted.py"
     path.write_text(PLUGIN.replace("@MARKER@", str(path.with_name("executed"))))
     return path
 
@@ -310,7 +310,7 @@ def test_an_estimate_is_read_as_numbers_alone(tmp_path: Path) -> None:
     marker = tmp_path / "executed"
 
     class Planted:
-        def __reduce__(self) -> object:
+        def __reduce__(self) -> tuple[Any, ...]:
             return exec, (f"open({str(marker)!r}, 'a').write('executed')",)
 
     pickle.loads(pickle.dumps(Planted()))
