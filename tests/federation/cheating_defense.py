@@ -76,6 +76,23 @@ class Planting(FedAvg):
         super().update(me)
 
 
+class PlantedError(Exception):
+    """Whoever unpickles it writes a file."""
+
+    def __reduce__(self) -> Any:
+        return exec, (f"open({self.args[0]!r}, 'a').write('executed')",)
+
+
+class Raising(FedAvg):
+    """Fails in its first round with an error that does harm where it is unpickled."""
+
+    name: ClassVar[str] = "raising"
+    marker: str = ""
+
+    def update(self, me: Party) -> None:
+        raise PlantedError(self.marker)
+
+
 def make_planting(marker: str) -> FedAvg:
     return Planting(marker=marker)
 
