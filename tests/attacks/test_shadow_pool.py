@@ -244,7 +244,7 @@ def test_a_kept_model_of_another_form_is_trained_anew(trainings: list[int], tmp_
         {**good, "more": torch.zeros(10_000_000)},
     ]
     for number, tensors in enumerate(forms, start=2):
-        save_file({name: value.contiguous() for name, value in tensors.items()}, file)
+        save_file({name: value.clone().contiguous() for name, value in tensors.items()}, file)
         again = shadow_pool(knowledge(), WORLD.unseen, 1, online=False, folder=tmp_path)
         assert len(trainings) == number
         assert torch.equal(again.signals.final, whole.signals.final)
