@@ -13,6 +13,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+#: bytes of a file of tensors beside the tensors themselves
+HEADER_ROOM = 2**20
+
 
 def write_text(path: Path, text: str) -> None:
     """Write a text file in one piece: a kill at any moment leaves the old file or the new one."""
@@ -97,9 +100,12 @@ def keep_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
         write_bytes(path, save({name: value.contiguous() for name, value in tensors.items()}))
 
 
-def kept_tensors(path: Path) -> dict[str, Tensor] | None:
-    """What `keep_tensors` kept; None where the file is missing or not whole (its header says how long it is)."""
+def kept_tensors(path: Path, most: int) -> dict[str, Tensor] | None:
+    """What `keep_tensors` kept; None where the file is missing, not whole, or has more than `most` bytes of tensors.
+
+    Whoever can write the folder may have written it: names, shapes and kinds are for the caller to check.
+    """
     try:
-        return load(path.read_bytes())
-    except (OSError, SafetensorError):
-        return None
+        return load(path.read_bytes()) if path.stat().st_size <= most + HEADER_ROOM else None
+    except (OSError, SafetensorError, ValueError, LookupError, TypeError, RuntimeError):
+        return None  # kinds of numbers that torch does not know are a KeyError

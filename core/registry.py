@@ -166,6 +166,11 @@ def load_file(path: str | Path) -> list[Entry]:
     return entries
 
 
+def loaded_files() -> list[str]:
+    """The plugin files from outside the folders that this process has loaded."""
+    return list(_loaded_files)
+
+
 def installed_files() -> list[str]:
     """Plugin files of installed packages: entry points in the groups `leakboard.defenses` and `leakboard.attacks`.
 

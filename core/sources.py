@@ -98,6 +98,23 @@ def source_digests(roots: Iterable[str]) -> dict[str, str]:
     along with such a file are reached too.
     Plugins are loaded by name at run time, so they are reached only when they are roots themselves.
     """
+    # where an outside plugin lies must not matter to its records, only what it says
+    found: dict[str, str] = {}
+    for name, digest in sorted(_reached(roots).items(), key=lambda item: (Path(item[0]).name, item[1])):
+        shown = Path(name).name if name.endswith(".py") else name
+        found[shown] = f"{found[shown]}+{digest}" if shown in found else digest
+    return dict(sorted(found.items()))
+
+
+def outside_texts(files: Iterable[str]) -> dict[str, bytes]:
+    """Digest -> text of plugin files from outside our packages, and of what comes along with them."""
+    paths = [Path(name) for name in _reached(files) if name.endswith(".py")]
+    texts = [path.read_bytes() for path in paths]
+    return {hashlib.sha256(text).hexdigest(): text for text in texts}
+
+
+def _reached(roots: Iterable[str]) -> dict[str, str]:
+    """Digest of every module (by its dotted name) and outside file (by its path) that the roots reach."""
     digests: dict[str, str] = {}
     waiting = [_normalised(root) for root in roots]
     while waiting:
@@ -114,12 +131,7 @@ def source_digests(roots: Iterable[str]) -> dict[str, str]:
             waiting += (str(file) for other in others if (file := _beside(path, other)) is not None)
         if not name.endswith(".py") and "." in name:
             waiting.append(name.rpartition(".")[0])  # importing a.b runs a too
-    # where an outside plugin lies must not matter to its records, only what it says
-    found: dict[str, str] = {}
-    for name, digest in sorted(digests.items(), key=lambda item: (Path(item[0]).name, item[1])):
-        shown = Path(name).name if name.endswith(".py") else name
-        found[shown] = f"{found[shown]}+{digest}" if shown in found else digest
-    return dict(sorted(found.items()))
+    return digests
 
 
 def _normalised(root: str) -> str:

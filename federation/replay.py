@@ -7,6 +7,7 @@ variable, a class attribute, a file), what it sends or holds now is not the same
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import pickle
 import sys
@@ -22,6 +23,9 @@ from federation.payload import Payload, raw_bytes
 from federation.rounds import Federation, Outcome, Scheme, Script
 from federation.settings import Watch
 from federation.transcript import Observation, Transcript
+
+#: of what differs so much is told
+MOST_PATHS, LONGEST_PATH = 1000, 2000
 
 
 def differences(first: Any, second: Any, path: str = "") -> Iterator[str]:
@@ -79,9 +83,27 @@ def _replayed(parcel: bytes, party: str, pipe: Connection) -> None:
         )
         run.run()
         now, then = _own_part(tuple(run.observations), party), _own_part(transcript.observations, party)
-        pipe.send(list(differences(then, now)))
+        _send(pipe, list(differences(then, now)))
     except Exception as error:
-        pipe.send([f"{party} cannot run on its own: {type(error).__name__}: {error}"])
+        _send(pipe, [f"{party} cannot run on its own: {type(error).__name__}: {error}"])
+
+
+def _send(pipe: Connection, paths: list[str]) -> None:
+    """What differs, as JSON: of very many paths the first, and of a long one its beginning."""
+    pipe.send_bytes(json.dumps([path[:LONGEST_PATH] for path in paths[:MOST_PATHS]]).encode())
+
+
+def _receive(pipe: Connection, party: str) -> list[str]:
+    """What differs. A defense ran in the process that sent it, so it is read as JSON and never unpickled."""
+    try:
+        found = json.loads(pipe.recv_bytes(12 * MOST_PATHS * LONGEST_PATH))
+    except (EOFError, OSError):
+        return [f"{party} crashed when run on its own"]
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, list) or not all(isinstance(path, str) for path in found):
+        return [f"{party} sent no list of differences when run on its own"]
+    return found
 
 
 def covert_channels(
@@ -110,10 +132,8 @@ def covert_channels(
         child = context.Process(target=_replayed, args=(pickle.dumps(parts), party, sender))  # type: ignore[attr-defined]
         child.start()
         sender.close()
-        try:
-            paths = receiver.recv()
-        except EOFError:
-            paths = [f"{party} crashed when run on its own"]
+        paths = _receive(receiver, party)
+        receiver.close()  # a child that still writes ends with it
         child.join()
         if paths:
             found[party] = paths

@@ -1,14 +1,20 @@
-"""What an attack returned: checked, and kept beside the record so that a changed metric needs no new attack."""
+"""What an attack returned: the form in which it travels and is kept, and the one check before anything uses it.
+
+An answer leaves the attack's process as safetensors with JSON in the header, and is kept beside the record in the same
+bytes, so that a changed metric needs no new attack. Nothing that comes from there is ever unpickled: reading the bytes
+gives tensors, texts and numbers or an error, and runs nothing.
+"""
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
-from safetensors import safe_open
-from safetensors.torch import save
+from safetensors.torch import load, save
 from torch import Tensor
 
 from attacks.base import (
@@ -26,14 +32,33 @@ from federation.payload import Parameters
 from federation.settings import Public
 from federation.task import task_of
 from leaderboard.record import Cost
-from leaderboard.sandbox import Answer, AttackFailed, AttackTask
+
+Answer = ReconstructionAnswer | MembershipAnswer | ExtractionAnswer | AuditAnswer
+AttackTask = ReconstructionTask | MembershipTask | ExtractionTask | AuditTask
 
 #: what goes into a record beside the scores; a record that is too large to be read would spoil more than its cell
-MOST_REMARKS, LONGEST_REMARK = 1000, 2000
+MOST_REMARKS, LONGEST_REMARK, MOST_TEXT = 1000, 2000, 500_000
+#: bytes of an answer beside its tensors: their names, and the remarks with every character escaped
+HEADER_ROOM = 2**24
+
+
+class AttackFailed(Exception):
+    """The attack raised, or its answer cannot be used; carries its traceback for the record."""
+
+    def __init__(self, reason: str, trace: str = "") -> None:
+        super().__init__(reason)
+        self.trace = trace
+
+
+# --- the check ----------------------------------------------------------------------------------
 
 
 def check_answer(answer: Answer, task: AttackTask, public: Public) -> None:
-    """Refuse an answer of the wrong form: shapes, counts, types, non-finite scores and diagnostics."""
+    """Refuse an answer of the wrong form: kinds, shapes, counts, and whatever holds a number that is not finite.
+
+    This is the only such check: the attack's process makes it before it sends, so that an honest mistake is told with
+    its traceback, and the process that scores makes it again on what it received.
+    """
     if isinstance(answer, ReconstructionAnswer) and isinstance(task, ReconstructionTask):
         _check_images(answer, task.sizes, public.shape)
     elif isinstance(answer, MembershipAnswer) and isinstance(task, MembershipTask):
@@ -44,17 +69,33 @@ def check_answer(answer: Answer, task: AttackTask, public: Public) -> None:
         _check_ratios(answer)
     else:
         raise AttackFailed(f"the attack must return an answer to its task; given: {type(answer).__name__}")
-    if len(answer.flags) > MOST_REMARKS or len(answer.diagnostics) > MOST_REMARKS:
+    _check_remarks(answer)
+
+
+def _check_remarks(answer: Answer) -> None:
+    flags, diagnostics = answer.flags, answer.diagnostics
+    if not isinstance(flags, tuple | list) or not isinstance(diagnostics, Mapping):
+        given = f"{type(flags).__name__} and {type(diagnostics).__name__}"
+        raise AttackFailed(f"flags must be a tuple of texts and diagnostics numbers by name; given: {given}")
+    if len(flags) > MOST_REMARKS or len(diagnostics) > MOST_REMARKS:
         raise AttackFailed(f"at most {MOST_REMARKS} flags and diagnostics are kept")
-    if not all(isinstance(flag, str) and len(flag) <= LONGEST_REMARK for flag in answer.flags):
+    if not all(isinstance(flag, str) and len(flag) <= LONGEST_REMARK for flag in flags):
         raise AttackFailed(f"flags must be texts of at most {LONGEST_REMARK} characters")
-    for name, value in answer.diagnostics.items():
+    for name, value in diagnostics.items():
         if not isinstance(name, str) or not isinstance(value, int | float) or not math.isfinite(value):
             raise AttackFailed(f"diagnostics must be finite numbers by name; given: {name!r:.40}: {value!r:.40}")
+    if sum(map(len, (*flags, *diagnostics))) > MOST_TEXT:
+        raise AttackFailed(f"flags and names of diagnostics may have {MOST_TEXT} characters together")
 
 
 def _check_images(answer: ReconstructionAnswer, sizes: tuple[int, ...], shape: tuple[int, ...]) -> None:
-    """Exactly as many images as records are behind each gradient: matching more would be choosing by the truth."""
+    """Exactly as many images as records are behind each gradient: matching more would be choosing by the truth.
+
+    One problem without numbers fails the cell. To leave it out would flatter the attack's mean, and to call it grey
+    would be an answer that the attack did not give. An attack that may diverge returns the best finite images it had.
+    """
+    if not isinstance(answer.images, tuple | list):
+        raise AttackFailed(f"images must be a tuple of tensors; given: {type(answer.images).__name__}")
     if len(answer.images) != len(sizes):
         raise AttackFailed(f"the attack must answer {len(sizes)} problems; given: {len(answer.images)}")
     for images, size in zip(answer.images, sizes, strict=True):
@@ -62,6 +103,9 @@ def _check_images(answer: ReconstructionAnswer, sizes: tuple[int, ...], shape: t
         if not fits:
             given = tuple(images.shape) if isinstance(images, Tensor) else type(images).__name__
             raise AttackFailed(f"images must be float {(size, *shape)}; given: {given}")
+    broken = sum(not bool(images.isfinite().all()) for images in answer.images)
+    if broken:
+        raise AttackFailed(f"images must hold finite numbers; {broken} of {len(sizes)} problems have others (NaN, inf)")
 
 
 def _check_scores(answer: MembershipAnswer, candidates: int) -> None:
@@ -73,7 +117,8 @@ def _check_scores(answer: MembershipAnswer, candidates: int) -> None:
             "scores and decisions must be two vectors of one length; "
             f"given: {tuple(answer.scores.shape)} and {tuple(answer.decisions.shape)}"
         )
-    if answer.decisions.dtype != torch.bool or not bool(answer.scores.isfinite().all()):
+    real = not answer.scores.is_complex() and bool(answer.scores.isfinite().all())
+    if answer.decisions.dtype != torch.bool or not real:
         raise AttackFailed("decisions must be booleans and scores finite numbers")
     if len(answer.scores) != candidates:
         raise AttackFailed(f"the attack must score {candidates} candidates; given: {len(answer.scores)}")
@@ -105,8 +150,24 @@ def _check_ratios(answer: AuditAnswer) -> None:
         raise AttackFailed("scores must be finite numbers")
 
 
-def save_answer(path: Path, answer: Answer, cost: Cost) -> None:
-    """Keep an answer as safetensors; remarks and cost go into its header."""
+# --- the form -----------------------------------------------------------------------------------
+
+
+def most_bytes(task: AttackTask, public: Public, trials: int) -> int:
+    """The longest that an answer to this task can be in bytes; `trials` is how many an audit has."""
+    if isinstance(task, ReconstructionTask):
+        tensors = 4 * sum(task.sizes) * math.prod(public.shape)
+    elif isinstance(task, MembershipTask):
+        tensors = 9 * len(task.candidates)
+    elif isinstance(task, ExtractionTask):
+        tensors = 8 * sum(value.numel() for value in task_of(public).initial(0).values())
+    else:
+        tensors = 8 * trials
+    return tensors + HEADER_ROOM
+
+
+def pack(answer: Answer, cost: Cost) -> bytes:
+    """An answer that was checked as safetensors; its remarks and what it cost are JSON in the header."""
     tensors: dict[str, Tensor]
     if isinstance(answer, ReconstructionAnswer):
         tensors = {f"images/{i}": x.detach().cpu().float() for i, x in enumerate(answer.images)}
@@ -122,22 +183,43 @@ def save_answer(path: Path, answer: Answer, cost: Cost) -> None:
         "cost": cost.model_dump_json(),
     }
     # copies, since an attack may give one image for several problems and safetensors refuses shared memory
-    write_bytes(path, save({name: tensor.clone().contiguous() for name, tensor in tensors.items()}, notes))
+    return save({name: tensor.clone().contiguous() for name, tensor in tensors.items()}, notes)
+
+
+def unpack(content: bytes) -> tuple[Answer, Cost]:
+    """The answer in these bytes, which anybody may have written: `check_answer` must see it before it is used.
+
+    Raises ValueError, LookupError, TypeError, RuntimeError or SafetensorError where they hold none.
+    """
+    tensors = load(content)  # first of all: it has checked the header when it returns
+    notes = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]
+    flags, diagnostics = _plain(notes["flags"], list), _plain(notes["diagnostics"], dict)
+    cost, remarks = Cost.model_validate_json(notes["cost"]), (tuple(flags), diagnostics)
+    names = list(tensors)
+    if names == ["trials"]:
+        return AuditAnswer(tensors["trials"], *remarks), cost
+    if sorted(names) == ["decisions", "scores"]:
+        decisions = tensors["decisions"]
+        return MembershipAnswer(
+            tensors["scores"], decisions.bool() if decisions.dtype == torch.uint8 else decisions, *remarks
+        ), cost
+    if all(name.startswith("model/") for name in names):
+        return ExtractionAnswer({name.removeprefix("model/"): tensors[name] for name in names}, *remarks), cost
+    return ReconstructionAnswer(tuple(tensors[f"images/{i}"] for i in range(len(tensors))), *remarks), cost
+
+
+def _plain(text: str, kind: type) -> Any:
+    found = json.loads(text)
+    if not isinstance(found, kind):
+        raise ValueError(f"must be a {kind.__name__}; given: {type(found).__name__}")
+    return found
+
+
+def save_answer(path: Path, answer: Answer, cost: Cost) -> None:
+    """Keep an answer beside its record."""
+    write_bytes(path, pack(answer, cost))
 
 
 def load_answer(path: Path) -> tuple[Answer, Cost]:
-    """A kept answer and what it cost."""
-    with safe_open(str(path), framework="pt") as file:
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        notes = file.metadata()
-    flags, diagnostics = tuple(json.loads(notes["flags"])), json.loads(notes["diagnostics"])
-    cost = Cost.model_validate_json(notes["cost"])
-    if "scores" in tensors:
-        return MembershipAnswer(tensors["scores"], tensors["decisions"].bool(), flags, diagnostics), cost
-    if "trials" in tensors:
-        return AuditAnswer(tensors["trials"], flags, diagnostics), cost
-    if not any(name.startswith("images/") for name in tensors):
-        model = {name.removeprefix("model/"): value for name, value in tensors.items()}
-        return ExtractionAnswer(model, flags, diagnostics), cost
-    images = tuple(tensors[f"images/{i}"] for i in range(len(tensors)))
-    return ReconstructionAnswer(images, flags, diagnostics), cost
+    """A kept answer and what it cost; the errors are those of `unpack`, and OSError."""
+    return unpack(path.read_bytes())

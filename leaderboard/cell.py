@@ -9,14 +9,14 @@ from typing import Any
 from attacks.base import STOPPED, ReconstructionAnswer
 from core.errors import Unsupported, UserError
 from core.files import write_text
-from federation.settings import Training
+from federation.settings import Public, Training
 from federation.view import parse_threat
-from leaderboard.answers import check_answer, load_answer, save_answer
+from leaderboard.answers import Answer, AttackFailed, check_answer, load_answer, save_answer
 from leaderboard.errands import make_errand
 from leaderboard.jobs import Job
 from leaderboard.provenance import provenance
 from leaderboard.record import Cost, Record
-from leaderboard.sandbox import Answer, AttackFailed, Cage, run_attack
+from leaderboard.sandbox import Cage, Errand, longest_answer, run_attack
 from leaderboard.scoring import score
 from leaderboard.soundness import unsound
 from leaderboard.training import load_public, load_summary
@@ -72,15 +72,26 @@ def _answer(job: Job, cage: Cage, log: Path) -> tuple[Answer, Cost]:
     """The kept answer of this attack where there is one, else run it and keep it."""
     errand = make_errand(job)
     public = load_public(job.training_folder)
-    if job.answer_file.exists():
-        kept, spent = load_answer(job.answer_file)
-        check_answer(kept, errand.task, public)
-        if not _stopped(kept):  # such a one is tried again
-            return kept, spent
+    kept = _kept(job, errand, public)
+    if kept is not None and not _stopped(kept[0]):  # one that was stopped is tried again
+        return kept
     answer, cost = run_attack(errand, cage, log)
     check_answer(answer, errand.task, public)
     if not _stopped(answer) or isinstance(answer, ReconstructionAnswer):
         save_answer(job.answer_file, answer, cost)  # images are shown also when the clock ended the search
+    return answer, cost
+
+
+def _kept(job: Job, errand: Errand, public: Public) -> tuple[Answer, Cost] | None:
+    """The kept answer; None where there is none, or what lies there is no answer to this question."""
+    file = job.answer_file
+    try:
+        if file.stat().st_size > longest_answer(errand):
+            return None
+        answer, cost = load_answer(file)
+        check_answer(answer, errand.task, public)
+    except Exception:  # cut, changed or of another kind: the attack runs again and its answer takes the place
+        return None
     return answer, cost
 
 

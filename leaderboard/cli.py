@@ -82,6 +82,9 @@ def build_parser() -> argparse.ArgumentParser:
     verify = commands.add_parser("verify", help="compute records again and compare, within stated tolerances")
     verify.add_argument("records", metavar="RECORD.json", nargs="+")
     verify.add_argument("--data", metavar="NAME:PLACE", default="", help="where the data lies, such as npz:FILE")
+    verify.add_argument(
+        "--plugin", metavar="FILE.py", default=[], nargs="+", action="extend", help="the plugins of these records"
+    )
     verify.add_argument("--lpips-weights", metavar="FILE", default="", help="AlexNet weights for LPIPS, from a file")
     verify.add_argument("--mark", action="store_true", help="note beside each record that it was verified")
     return parser

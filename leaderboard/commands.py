@@ -29,9 +29,8 @@ from leaderboard.phases import phase_tables
 from leaderboard.pictures import ascii_picture
 from leaderboard.plan import Options, Plan, make_plan, select
 from leaderboard.progress import Progress
-from leaderboard.publishing import PUBLISHED, comparison, mark_verified, open_any
+from leaderboard.publishing import PUBLISHED, comparison, mark_verified, open_any, read_note
 from leaderboard.publishing import submit as publish
-from leaderboard.publishing import verify as compute_again
 from leaderboard.record import Record
 from leaderboard.render import to_csv, to_json, to_latex, to_markdown, to_terminal
 from leaderboard.render.shared import plain, terminal_width
@@ -42,6 +41,7 @@ from leaderboard.state import only_engine
 from leaderboard.status import describe
 from leaderboard.store import Run, open_run, read_record_file, save_run
 from leaderboard.table import Table
+from leaderboard.verifying import verify as compute_again
 from suites.schema import load_suite
 
 
@@ -156,6 +156,7 @@ def table(args: argparse.Namespace) -> int:
     if args.all:
         tables += [] if args.phases else phase_tables(opened.records)
         tables += cell_tables(opened.records)
+    _print_warning(opened.warning, args.format)
     _print_tables(tables, args.format)
     missing = len(opened.jobs) - len(opened.records)
     if missing > 0:  # published records have no jobs here
@@ -163,6 +164,15 @@ def table(args: argparse.Namespace) -> int:
     for note in opened.notes:
         print(note, file=sys.stderr)
     return 0
+
+
+def _print_warning(text: str, form: str | None, whose: str = "") -> None:
+    """What is wrong with a whole board, first of all; beside the tables where these are for a program."""
+    mark = "% " if form == "latex" else ""
+    for line in text.splitlines():
+        print(f"{mark}{whose}{line}", file=sys.stderr if form in ("csv", "json") else sys.stdout)
+    if text and form not in ("csv", "json"):
+        print()
 
 
 def _print_tables(tables: list[Table], form: str | None) -> None:
@@ -229,8 +239,10 @@ def check(args: argparse.Namespace) -> int:
 
 def compare(args: argparse.Namespace) -> int:
     """`compare`: two runs cell by cell."""
-    one, two = (open_any(Path(folder)).records for folder in (args.first, args.second))
-    _print_tables([comparison(one, two)], args.format)
+    one, two = (open_any(Path(folder)) for folder in (args.first, args.second))
+    for opened, name in ((one, "A"), (two, "B")):
+        _print_warning(opened.warning, args.format, f"{name}: ")
+    _print_tables([comparison(one.records, two.records)], args.format)
     return 0
 
 
@@ -245,9 +257,13 @@ def submit(args: argparse.Namespace) -> int:
 
 def verify(args: argparse.Namespace) -> int:
     """`verify`: compute records again; 1 where one differs by more than its tolerance."""
+    for file in args.plugin:
+        registry.load_file(file)
     worst = 0
+    for folder in dict.fromkeys(Path(name).parent for name in args.records):
+        _print_warning(read_note(folder), None)
     for name in args.records:
-        verdict = compute_again(Path(name), args.data, _weights(args.lpips_weights))
+        verdict = compute_again(Path(name), args.data, _weights(args.lpips_weights), args.plugin)
         found = verdict.differences()
         print(f"{Path(name).name}: {'differs: ' + '; '.join(found) if found else 'verified'}")
         if args.mark and not found:
@@ -290,6 +306,7 @@ def _write_page(opened: Run) -> Path:
             opened.report_folder,
             title=f"LeakBoard: {opened.file.suite}",
             description=". ".join([opened.file.description, *opened.notes]),
+            warning=opened.warning,
             boards=opened.boards(),
             tables=[*phase_tables(opened.records), *cell_tables(opened.records)],
             records=opened.records,

@@ -20,6 +20,8 @@ from leaderboard.state import StateFile
 from leaderboard.training import load_summary
 from leaderboard.worker import failure_file
 
+#: of the reason of a failed training so many characters are read
+LONGEST_REASON = 20_000
 BROKEN: tuple[Status, ...] = ("failed", "timeout", "crashed")
 
 
@@ -195,6 +197,7 @@ def _leave_at_once(*_: Any) -> None:
 
 def _first_line(job: Job) -> str:
     try:
-        return failure_file(job).read_text().split("\n", 1)[0]
+        with failure_file(job).open(errors="replace") as file:  # a defense runs where it is written
+            return file.readline(LONGEST_REASON).rstrip("\n")
     except OSError:
         return "the reason is lost"

@@ -17,9 +17,10 @@ from datasets.loading import load_pool
 from datasets.splits import Splits
 from federation.settings import Moment, Watch, client_name
 from federation.view import Threat, parse_threat
+from leaderboard.answers import AttackTask
 from leaderboard.game import open_game
 from leaderboard.jobs import Job
-from leaderboard.sandbox import AttackTask, Errand, opened_files
+from leaderboard.sandbox import Errand, opened_files
 from leaderboard.training import load_batch, load_summary, open_view, splits_of
 
 #: share of a cell's time limit after which an attack is asked for the best answer it has; scoring needs the rest

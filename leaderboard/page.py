@@ -89,6 +89,7 @@ def write_page(
     *,
     title: str,
     description: str,
+    warning: str = "",
     boards: Sequence[Board] = (),
     tables: Sequence[Table],
     records: Sequence[Record],
@@ -98,8 +99,9 @@ def write_page(
 ) -> Path:
     """Write `index.html` with its assets and images into a folder and return its path.
 
-    `boards` are the rankings, from which cards and charts are made as well; `tables` are all the others; `claims` are
-    the sentences in which defenses say what they promise, by the plugin's name.
+    `warning` says what is wrong with all of it, and stands first. `boards` are the rankings, from which cards and
+    charts are made as well; `tables` are all the others; `claims` are the sentences in which defenses say what they
+    promise, by the plugin's name.
     `originals` and `reconstructions` give a record's images (N, C, H, W) in image units, row i of one belonging to
     row i of the other, or None where there are none. The index is written last, and images of an earlier page are
     removed after it: whoever opens the folder meanwhile sees the old page or the new one.
@@ -122,6 +124,7 @@ def write_page(
     text = page.render(
         title=title,
         description=description,
+        warning=warning.splitlines(),
         rankings=[(b.place, *shown) for b, shown in zip(boards, shown_tables(b.table for b in boards), strict=True)],
         cards=cards(boards, records, claims),
         known=known,

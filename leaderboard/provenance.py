@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from core.registry import ROOT
+from core.sources import PACKAGES as CODE
 from leaderboard.record import Provenance
 
 PACKAGES = (
@@ -35,10 +36,14 @@ def _git(*arguments: str) -> str | None:
 
 @cache
 def commit() -> tuple[str | None, bool | None]:
-    """The git commit of the checkout and whether it has uncommitted changes; None outside git."""
+    """The git commit of the checkout and whether it has uncommitted changes; None outside git.
+
+    A module of ours that git does not know is such a change: it is loaded like any other. Other unknown files are not.
+    """
     head = _git("rev-parse", "HEAD")
     changes = _git("status", "--porcelain", "--untracked-files=no")
-    return head, None if changes is None else bool(changes)
+    unknown = _git("ls-files", "--others", "--", *(f"{package}/*.py" for package in CODE))
+    return head, None if changes is None or unknown is None else bool(changes or unknown)
 
 
 @cache

@@ -1,15 +1,14 @@
-"""Records that others can trust: collected from a run, checked for consistency, computed again and compared."""
+"""Records that others can trust: collected from a run, checked for consistency, compared."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal, get_args
@@ -19,23 +18,27 @@ from pydantic import Field, ValidationError
 from safetensors import SafetensorError
 from torch import Tensor
 
-from core import registry
 from core.errors import UserError
 from core.files import write_bytes, write_text
 from core.plugins import Settings
 from core.registry import ROOT
-from core.sources import module_file
-from leaderboard.engine import Engine
-from leaderboard.executors.local import LocalExecutor
 from leaderboard.images import in_8_bits, originals
-from leaderboard.plan import Options, Plan, make_plan
+from leaderboard.origins import (
+    PLUGINS,
+    is_older,
+    plugins_of,
+    text_file,
+    texts_of,
+    uncommitted,
+    unknown_plugins,
+)
 from leaderboard.ranking import auc
-from leaderboard.record import PluginSpec, Provenance, Record, key_of
+from leaderboard.record import Provenance, Record, key_of
+from leaderboard.render.shared import plain
 from leaderboard.scoring import PRIOR
-from leaderboard.soundness import LONGEST_NAME, places, sound, unsound
+from leaderboard.soundness import places, sound, unsound
 from leaderboard.store import MAX_RECORD_BYTES, Run, RunFile, SuiteName, open_run, read_record_file, read_text
 from leaderboard.table import Cell, Column, Row, Table
-from suites.schema import Suite
 
 PUBLISHED = ROOT / "leaderboard" / "published"
 PUBLISHED_FILE = "published.json"
@@ -44,7 +47,9 @@ _PATH = re.compile(
     r"(?P<address>\b(?!file:)\w+://[^\s'\"]+)"
     r"|(?:\bfile://|(?<![\w./~]))~?(?:/[^\s/'\":;,()<>]+)*/(?P<last>[^\s/'\":;,()<>]+)/?"
 )
-Badge = Literal["self-reported", "verified", "older code"]
+Badge = Literal["self-reported", "verified", "older code", "needs --plugin FILE"]
+#: what is wrong with a board, in words; shown before anything else of it, until the board is replaced
+NOTE_FILE, LONGEST_NOTE = "NOTE.md", 4000
 #: how far a score computed again on another machine may be from the published one; metrics by their record's name
 TOLERANCE = {
     "psnr": 1.0,
@@ -106,7 +111,8 @@ def submit(folder: Path, to: Path, allow_dirty: bool = False) -> tuple[Path, int
 
     No original image goes along: records name dataset indices, and the guesses of `prior`, which are images of the data
     set or their mean, stay here. Of a sum over clients the images that were scored go along. Tracebacks stay here,
-    since they name paths. Records of the same cells that lie there already, of older code, make way for these.
+    since they name paths. The texts of plugins from outside the checkout go along. Records of the same cells that lie
+    there already, of older code, make way for these.
     """
     opened = open_run(folder)
     missing = len(opened.jobs) - len(opened.records)
@@ -115,6 +121,10 @@ def submit(folder: Path, to: Path, allow_dirty: bool = False) -> tuple[Path, int
     for record in opened.records:
         _refuse_problems(record, allow_dirty)
     texts = [_for_others(record, folder) for record in opened.records]
+    pairs = list(zip(opened.jobs, opened.records, strict=True))
+    plugins = {digest: text for job, record in pairs for digest, text in texts_of(record, job.plugin_files).items()}
+    for content in plugins.values():
+        _refuse_places(content.decode(errors="replace"), "A plugin", folder)
     target = to / opened.file.suite
     given = opened.file.model_dump(include=set(PublishedFile.model_fields))
     write_text(target / PUBLISHED_FILE, PublishedFile.model_validate(given).model_dump_json(indent=1) + "\n")
@@ -123,7 +133,9 @@ def submit(folder: Path, to: Path, allow_dirty: bool = False) -> tuple[Path, int
             pictures = _pictures(folder / "records" / record.reconstructions, originals(record, job))
             write_bytes(target / record.reconstructions, pictures)
         write_text(target / job.record_file.name, text)
-    make_way(target, {job.record_file.name: record for job, record in zip(opened.jobs, opened.records, strict=True)})
+    for digest, content in plugins.items():
+        write_bytes(text_file(target, digest), content)
+    make_way(target, {job.record_file.name: record for job, record in pairs})
     return target, len(opened.records)
 
 
@@ -156,17 +168,24 @@ def _for_others(record: Record, folder: Path) -> str:
     """The text of a record as it is published; refused where it still names a folder of this machine."""
     shown = record.model_copy(update={"reconstructions": ""}) if _is_guess(record) else record
     text = without_paths(shown).to_json()
-    for place in (Path.home(), ROOT, folder.resolve()):
-        if len(place.parts) > 1 and json.dumps(str(place))[1:-1] in text:
-            raise UserError(
-                f"The record {record.cell.slug} cannot be published: it names {place}, a folder of this machine; "
-                "a plugin's parameters that say where something lies belong into its `location_fields`."
-            )
+    _refuse_places(text, f"The record {record.cell.slug}", folder)
     return text
 
 
+def _refuse_places(text: str, what: str, folder: Path) -> None:
+    for place in (Path.home(), ROOT, folder.resolve()):
+        if len(place.parts) > 1 and (str(place) in text or json.dumps(str(place))[1:-1] in text):
+            raise UserError(
+                f"{what} cannot be published: it names {place}, a folder of this machine; "
+                "a plugin's parameters that say where something lies belong into its `location_fields`."
+            )
+
+
 def make_way(target: Path, fresh: Mapping[str, Record]) -> None:
-    """Remove the records of older code of the cells that were just published, and what lay beside them."""
+    """Remove the records of older code of the cells that were just published, and what lay beside them.
+
+    The folder's note goes with the last record that it was about.
+    """
     cells = {record.cell.slug for record in fresh.values()}
     kept = {record.reconstructions for record in fresh.values()}
     for path in record_files(target):
@@ -176,12 +195,22 @@ def make_way(target: Path, fresh: Mapping[str, Record]) -> None:
                 gone.unlink(missing_ok=True)
             if old.reconstructions and old.reconstructions not in kept:
                 (target / Path(old.reconstructions).name).unlink(missing_ok=True)
+    left = {path.name: read_record_file(path) for path in record_files(target)}
+    if left.keys() <= fresh.keys():
+        (target / NOTE_FILE).unlink(missing_ok=True)
+    used = {text_file(target, digest) for record in left.values() for digest in plugins_of(record)}
+    for text in set((target / PLUGINS).glob("*.py")) - used:
+        text.unlink()
 
 
 def _refuse_problems(record: Record, allow_dirty: bool) -> None:
     found = list(problems(record))
-    if record.provenance is not None and record.provenance.dirty is not False and not allow_dirty:
-        found.append("it was made by code that is in no commit (--allow-dirty publishes it all the same)")
+    if not found and not allow_dirty:
+        all_the_same = "(--allow-dirty publishes it all the same)"
+        if record.provenance is not None and record.provenance.dirty is not False:
+            found.append(f"it was made by code that is in no commit {all_the_same}")
+        elif missing := uncommitted(record):
+            found.append(f"{missing} {all_the_same}")
     if found:
         raise UserError(f"The record {record.cell.slug} cannot be published: {found[0]}.")
 
@@ -254,7 +283,17 @@ class Published(Run):
     def notes(self) -> tuple[str, ...]:
         """How many records have which badge; those of older code are shown too."""
         badges = Counter(badge(path, record) for path, record in self._read)
-        return (f"Of the records are {', '.join(f'{badges[name]} {name}' for name in get_args(Badge))}.",)
+        *always, needing = get_args(Badge)
+        said = f"Of the records are {', '.join(f'{badges[name]} {name}' for name in always)}."
+        if not badges[needing]:
+            return (said,)
+        text = f"{badges[needing]} records are of plugins whose text is not here: verify needs --plugin FILE for them."
+        return (said, text)
+
+    @property
+    def warning(self) -> str:
+        """The folder's note, where it has one."""
+        return read_note(self.folder)
 
     @property
     def records_folder(self) -> Path:
@@ -284,10 +323,25 @@ def open_any(folder: Path) -> Run:
     return Published(folder, RunFile(**known.model_dump(), jobs=[]))
 
 
+def read_note(folder: Path) -> str:
+    """What is wrong with the published records of a folder, as they say themselves; empty where there is no note."""
+    path = folder / NOTE_FILE
+    try:
+        text = read_text(path, LONGEST_NOTE) if path.is_file() else ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} cannot be read: {type(error).__name__}.") from None
+    return "\n".join(plain(line) for line in text.strip().splitlines())
+
+
 def badge(path: Path, record: Record) -> Badge:
-    """What a published record may be called: computed again by us, by its sender alone, or by code that changed."""
-    if _older(record):
+    """What a published record may be called: computed again by us, by its sender alone, or by code that changed.
+
+    Of a plugin whose text neither lies beside the record nor is loaded, nobody can tell whether it changed.
+    """
+    if is_older(record):
         return "older code"
+    if unknown_plugins(path.parent, record):
+        return "needs --plugin FILE"
     try:
         known = Verification.model_validate_json(read_text(path.with_suffix(".verified"), MAX_RECORD_BYTES))
     except (OSError, ValidationError, UnicodeDecodeError, UserError):
@@ -299,31 +353,7 @@ def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _older(record: Record) -> bool:
-    """Whether any module that the record was made with says something else today."""
-    parts: dict[str, Any] = record.ingredients
-    stored = (parts.get("metrics"), _modules(parts.get("training")), _modules(parts.get("answer")))
-    return any(_changed(name, digest) for place in stored if isinstance(place, dict) for name, digest in place.items())
-
-
-def _changed(module: str, digest: object) -> bool:
-    return module.endswith(".py") or _today(module) != digest
-
-
-@cache  # a folder has many records of the same modules
-def _today(module: str) -> str | None:
-    """The digest of a module as it is now; None where it is gone, or never was the name of one."""
-    if len(module) > LONGEST_NAME or not all(part.isidentifier() for part in module.split(".")):
-        return None
-    file = module_file(module)
-    return None if file is None else _digest(file)
-
-
-def _modules(part: Any) -> Any:
-    return part.get("modules") if isinstance(part, Mapping) else None
-
-
-# --- verify -------------------------------------------------------------------------------------
+# --- judge --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -364,65 +394,6 @@ def _value(record: Record, name: str) -> float | None:
 
 def _accuracy(record: Record) -> float | None:
     return record.training.accuracy if record.training is not None else None
-
-
-def verify(path: Path, data: str, lpips_weights: str, workers: int = 1) -> Verdict:
-    """Compute a record's cell again, in a folder that is thrown away, and put both side by side."""
-    record = read_record_file(path)
-    found = list(problems(record))
-    if found:
-        raise UserError(f"{path.name} is broken: {found[0]}.")
-    with tempfile.TemporaryDirectory() as folder:
-        fresh = record.cell.training.keys == "fresh"
-        options = Options(run=Path(folder) / "run", lpips_weights=lpips_weights, fresh_keys=fresh)
-        plan = make_plan(_suite_of(record, data), options)
-        wanted = [job for job in plan.cells if job.cell == record.cell]
-        if not wanted:
-            raise UserError(f"{path.name}: this code makes another cell of its settings; it cannot be verified.")
-        stated = record.provenance.data_digest if record.provenance else ""
-        if wanted[0].data_digest != stated:
-            raise UserError(f"{path.name} was made on other data: its digest is {stated[:12]}…, here it is another.")
-        only = replace(plan, cells=tuple(wanted), trainings=_trainings(plan, wanted[0].training_key))
-        Engine(only, LocalExecutor(workers, plan.suite.memory_limit), lambda engine, line: None).run()
-        return Verdict(record, read_record_file(wanted[0].record_file))
-
-
-def _trainings(plan: Plan, key: str) -> tuple[Any, ...]:
-    return tuple(job for job in plan.trainings if job.training_key == key)
-
-
-def _suite_of(record: Record, data: str) -> Suite:
-    """The smallest suite that holds the record's cell."""
-    cell, spec = record.cell, record.cell.training
-
-    def entry(plugin: PluginSpec) -> dict[str, Any]:
-        return {"name": plugin.name, "label": plugin.label, "params": dict(plugin.parameters)}
-
-    dataset = entry(spec.dataset)
-    name, _, place = data.partition(":")
-    if data:
-        if name != spec.dataset.name:
-            raise UserError(f"The record was made on the data set '{spec.dataset.name}'; --data names '{name}'.")
-        shorthand = registry.load("dataset", name).shorthand
-        if not shorthand:
-            raise UserError(f"The data set '{name}' takes nothing after a colon; given: {data}.")
-        dataset["params"][shorthand] = place
-    attack = {**entry(cell.attack), "threats": [cell.threat], "known_members": cell.known_members}
-    attack |= {"known_labels": cell.known_labels, "about": cell.about}
-    given = {
-        "name": "verify",
-        "datasets": [dataset],
-        "model": entry(spec.model),
-        "training": spec.training,
-        "observe": spec.observe,
-        "seeds": [spec.seed],
-        "defenses": [entry(spec.defense)],
-        "attacks": [attack],
-        "control": spec.defense.label,
-        "decoys": cell.decoys,
-        "time_limit": 7 * 24 * 3600,
-    }
-    return Suite.parse(given, "The settings of the record")
 
 
 def mark_verified(path: Path, verdict: Verdict) -> Path:

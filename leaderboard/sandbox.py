@@ -6,10 +6,14 @@ started it itself would first start a fork server of its own, which takes second
 
 While the attack runs, opening a file of the run or one that held the data is refused. This catches mistakes and lazy
 cheating; it is no jail for malicious code.
+
+Questions are pickled towards the child. What comes back is never unpickled, whoever sent it: a short JSON text that
+says how it went, and after "ok" the answer as safetensors (`leaderboard.answers`), each of bounded length.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import queue
@@ -45,23 +49,17 @@ from attacks.base import (
 )
 from core import registry
 from core.errors import Unsupported
+from leaderboard.answers import Answer, AttackFailed, AttackTask, check_answer, most_bytes, pack, unpack
 from leaderboard.processes import context, obey_engine, one_thread, print_into
 from leaderboard.record import Cost
 
-Answer = ReconstructionAnswer | MembershipAnswer | ExtractionAnswer | AuditAnswer
-AttackTask = ReconstructionTask | MembershipTask | ExtractionTask | AuditTask
-
-
 #: of a reason and of a traceback so much is sent: a pipe takes 64 KB, and nobody may be there to read more yet
-LONGEST = 20_000
-
-
-class AttackFailed(Exception):
-    """The attack raised; carries its traceback for the record."""
-
-    def __init__(self, reason: str, trace: str = "") -> None:
-        super().__init__(reason)
-        self.trace = trace
+LONGEST, PIPE = 20_000, 60_000
+#: of how it went so many bytes are received, and what it can be
+LARGEST_TOLD, OUTCOMES = 2**20, ("ok", "unsupported", "failed")
+#: what an attack that ended without an answer is told, and one that wrote something else to the pipe
+DIED = "the attack's process died without an answer: it was killed or ended itself"
+NO_ANSWER = "the attack's process sent something that is no answer"
 
 
 class Cheating(Exception):
@@ -178,7 +176,7 @@ def open_cage() -> tuple[Any, Cage]:
 
 
 def _child(errands: Connection, pipe: Connection) -> None:
-    """Child process: run the attack, send back ("ok" | "unsupported" | "failed", ...)."""
+    """Child process: run the attack, send back how it went and, where it went well, the answer."""
     global _forbidden
     obey_engine()
     try:
@@ -203,12 +201,24 @@ def _child(errands: Connection, pipe: Connection) -> None:
         cost = Cost(
             wall_seconds=time.perf_counter() - wall, cpu_seconds=time.process_time() - cpu, peak_memory_mib=used
         )
-        pipe.send_bytes(pickle.dumps(("ok", answer, cost)))
+        content = pack(answer, cost)
+        pipe.send_bytes(_told("ok"))
+        pipe.send_bytes(content)
     except Unsupported as reason:
-        pipe.send_bytes(pickle.dumps(("unsupported", str(reason), "")))
+        pipe.send_bytes(_told("unsupported", str(reason)))
+    except AttackFailed as failure:
+        pipe.send_bytes(_told("failed", str(failure), traceback.format_exc()))
     except BaseException as error:
-        reason_text = f"{type(error).__name__}: {error}"
-        pipe.send_bytes(pickle.dumps(("failed", reason_text[:LONGEST], traceback.format_exc()[-LONGEST:])))
+        pipe.send_bytes(_told("failed", f"{type(error).__name__}: {error}", traceback.format_exc()))
+
+
+def _told(outcome: str, reason: str = "", trace: str = "") -> bytes:
+    """How it went, as JSON that a pipe takes at once."""
+    for most in (LONGEST, LONGEST // 8):  # the second is short enough even if every character is escaped
+        text = json.dumps({"outcome": outcome, "reason": reason[:most], "trace": trace[-most:]}).encode()
+        if len(text) <= PIPE:
+            break
+    return text
 
 
 def _unpack(parcel: bytes) -> Errand:
@@ -250,6 +260,7 @@ def _run(errand: Errand, inbox: queue.Queue[bytes]) -> Answer:
         raise TypeError(f"the attack '{errand.attack.name}' cannot do a {type(errand.task).__name__}")
     if not isinstance(answer, wanted):
         raise TypeError(f"the attack must return a {wanted.__name__}; given: {type(answer).__name__}")
+    check_answer(answer, errand.task, errand.knowledge.public)
     return answer
 
 
@@ -259,8 +270,11 @@ def _audit_trials(attack: AuditAttack, knowledge: Knowledge, inbox: queue.Queue[
     while parcel := inbox.get():
         task: AuditTask = pickle.loads(parcel)
         answer = attack.distinguish(knowledge, task)
-        if not isinstance(answer, AuditAnswer) or tuple(answer.scores.shape) != (len(task.trials),):
-            raise TypeError(f"the attack must return an AuditAnswer with {len(task.trials)} scores")
+        if not isinstance(answer, AuditAnswer):
+            raise TypeError(f"the attack must return an AuditAnswer; given: {type(answer).__name__}")
+        check_answer(answer, task, knowledge.public)
+        if len(answer.scores) != len(task.trials):
+            raise TypeError(f"the attack must return {len(task.trials)} scores; given: {len(answer.scores)}")
         answers.append(answer)
     flags = tuple(dict.fromkeys(flag for answer in answers for flag in answer.flags))
     names = {name for answer in answers for name in answer.diagnostics}
@@ -275,14 +289,48 @@ def run_attack(errand: Errand, cage: Cage, log: Path | None = None) -> tuple[Ans
         cage.errands.send_bytes(pickle.dumps((log, parcel)))
         if isinstance(errand.task, AuditTask):
             _send_portions(errand.portions, cage)
-        outcome, first, second = pickle.loads(cage.answers.recv_bytes())
+        told = _received(cage, LARGEST_TOLD)
+        outcome, reason, trace = _read_told(told)
+        if outcome == "unsupported":
+            raise Unsupported(reason)
+        if outcome == "failed":
+            raise AttackFailed(reason, trace)
+        content = _received(cage, longest_answer(errand))
     except (EOFError, OSError):
-        raise AttackFailed("the attack's process died without an answer: it was killed or ended itself") from None
-    if outcome == "unsupported":
-        raise Unsupported(first)
-    if outcome == "failed":
-        raise AttackFailed(first, second)
-    return first, second
+        raise AttackFailed(DIED) from None
+    try:
+        return unpack(content)
+    except Exception as error:  # whatever bytes of a stranger lead to, in safetensors or JSON
+        raise AttackFailed(f"{NO_ANSWER} ({type(error).__name__})") from None
+
+
+def _received(cage: Cage, most: int) -> bytes:
+    """The next message of the attack's process; refused by its length before anything is allocated for it."""
+    try:
+        return cage.answers.recv_bytes(most)
+    except OSError:
+        if cage.answers.closed:  # that is what a connection does when a message is too long
+            raise AttackFailed(f"{NO_ANSWER}: it is longer than {most} bytes") from None
+        raise
+
+
+def _read_told(told: bytes) -> tuple[str, str, str]:
+    """Outcome, reason and traceback of what `_told` sent, or whoever else wrote to the pipe."""
+    try:
+        found = json.loads(told)
+        parts = [found[name] for name in ("outcome", "reason", "trace")]
+        if not all(isinstance(part, str) for part in parts) or parts[0] not in OUTCOMES:
+            raise ValueError("unknown outcome")
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise AttackFailed(f"{NO_ANSWER} ({type(error).__name__})") from None
+    outcome, reason, trace = (part.encode("utf-8", "replace").decode() for part in parts)  # no half characters
+    return outcome, reason[:LONGEST], trace[-LONGEST:]
+
+
+def longest_answer(errand: Errand) -> int:
+    """Of how many bytes an answer to this errand can be at most."""
+    trials = errand.attack.trials if isinstance(errand.attack, AuditAttack) else 0
+    return most_bytes(errand.task, errand.knowledge.public, trials)
 
 
 def _send_portions(portions: Iterable[AuditTask], cage: Cage) -> None:

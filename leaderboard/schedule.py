@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -17,6 +19,8 @@ from leaderboard.processes import context, obey_engine
 
 #: seconds after which the order of the plan will do
 LONGEST = 60.0
+#: bytes of the longest estimate that is read: that of some 100,000 jobs
+LARGEST = 10_000_000
 
 
 class Guess:
@@ -42,7 +46,7 @@ class Guess:
         with suppress(EOFError, OSError):
             if not self._pipe.poll(patience) and time.monotonic() < self._until:
                 return None
-            found = self._pipe.recv() if self._pipe.poll() else None
+            found = _read(self._pipe.recv_bytes(LARGEST)) if self._pipe.poll() else None
         self.end()
         return found
 
@@ -58,7 +62,21 @@ def _estimate(plan: Plan, pipe: Connection) -> None:
     obey_engine()
     for file in {file for job in plan.trainings for file in job.plugin_files}:
         registry.load_file(file)
-    pipe.send(estimate(plan))
+    pipe.send_bytes(json.dumps(estimate(plan)).encode())
+
+
+def _read(content: bytes) -> dict[str, float] | None:
+    """Seconds by key; None where it is anything else. A user's model ran there, so nothing of it is unpickled."""
+    try:
+        found = json.loads(content)
+        fits = isinstance(found, dict) and all(map(_is_duration, found.values()))
+    except (ValueError, RecursionError):
+        return None
+    return {key: float(value) for key, value in found.items()} if fits else None
+
+
+def _is_duration(value: object) -> bool:
+    return isinstance(value, int | float) and 0 <= value < math.inf
 
 
 def longest_first(jobs: Sequence[Job], seconds: Mapping[str, float]) -> list[Job]:

@@ -19,11 +19,11 @@ from defenses.noise.calibration import DELTA
 from federation.settings import Watch
 from federation.task import task_of
 from federation.view import parse_threat
+from leaderboard.answers import Answer, AttackFailed
 from leaderboard.errands import candidates
 from leaderboard.game import bits_of, open_game
 from leaderboard.jobs import Job
 from leaderboard.record import ScoreRecord
-from leaderboard.sandbox import Answer, AttackFailed
 from leaderboard.training import load_model, load_public, load_summary, splits_of
 from metrics.base import (
     AuditMetric,
@@ -37,7 +37,7 @@ from metrics.base import (
     ReconstructionTruth,
     Score,
 )
-from metrics.matching import match, sanitise
+from metrics.matching import match
 from metrics.psnr import psnr
 
 #: the attack that needs no message: its own answer is not compared with itself
@@ -184,7 +184,7 @@ def _score_reconstruction(job: Job, answer: ReconstructionAnswer, truth: _Truth)
         images.cpu()[match(images.cpu(), original)]
         for images, original in zip(answer.images, torch.split(originals, watch.probe_batch), strict=True)
     ]
-    reconstruction, broken = sanitise(torch.cat(matched))
+    reconstruction = torch.cat(matched)
     summary = load_summary(job.training_folder)
     public = load_public(job.training_folder)
     task = task_of(public)
@@ -203,7 +203,7 @@ def _score_reconstruction(job: Job, answer: ReconstructionAnswer, truth: _Truth)
         for m in _metrics(job, "reconstruction")
         if isinstance(m, ReconstructionMetric)
     }
-    flags = [*answer.flags, *([f"{broken} images held non-finite pixels"] if broken else [])]
+    flags = list(answer.flags)
     if job.cell.attack.name != PRIOR:
         guess = truth.pool.take(truth.splits.auxiliary).images.mean(0).expand_as(originals)
         floor, found = float(psnr(guess, originals).mean()), scores["psnr"].value

@@ -107,6 +107,11 @@ class Run:
         return (f"{older} records of older code or other settings are not shown.",) if older else ()
 
     @property
+    def warning(self) -> str:
+        """What is wrong with these records as a whole, to be shown first; a run of one's own has no such note."""
+        return ""
+
+    @property
     def records_folder(self) -> Path:
         """Where records and reconstructions lie."""
         return self.folder / "records"

@@ -21,11 +21,10 @@ import time
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from pydantic import Field
@@ -47,6 +46,8 @@ from federation.task import Task
 
 FOLDER = ROOT / ".cache" / "shadows"
 FINAL = "final"
+#: when a model is looked at
+MOMENTS = (*get_args(Moment), FINAL)
 #: seconds between two looks at models that other processes are training
 PAUSE = 0.2
 Precision = Literal["float32", "bfloat16"]
@@ -236,15 +237,20 @@ def train_shadows(
     asked = partial(
         shadow_pool, knowledge, candidates, count, online=online, precision=precision, folder=folder or FOLDER
     )
-    start = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=start, initializer=torch.set_num_threads, initargs=(1,)) as processes:
-        for job in [processes.submit(_fill, asked) for _ in range(workers)]:
-            job.result()
+    # no executor: that would unpickle what its processes send, and the defense under attack runs in them
+    processes = [multiprocessing.get_context("spawn").Process(target=_fill, args=(asked,)) for _ in range(workers)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    if any(process.exitcode for process in processes):
+        raise RuntimeError("a process that trained shadow models failed: its own traceback says why")
     return asked()
 
 
 def _fill(asked: Callable[[], ShadowPool]) -> None:
     """In a process of its own: what is kept on the disk is the result."""
+    torch.set_num_threads(1)
     asked()
 
 
@@ -265,13 +271,14 @@ def _model(
     """Membership and signals of one model: kept, or trained and then kept; None while another process trains it."""
     member = halves(pool, key, index)
     file = folder / f"{index}.safetensors"
-    kept = _load(file, member)
+    classes = knowledge.public.classes
+    kept = _load(file, member, classes)
     if kept is not None:
         return member, kept
     with locked(file.with_suffix(".lock")) as free:
         if not free:
             return None
-        signals = _load(file, member)  # perhaps it was finished in between
+        signals = _load(file, member, classes)  # perhaps it was finished in between
         if signals is None:
             signals = _trained(knowledge, pool, member, derive_seed(key, "shadow", index), precision)
             _keep(file, member, signals)
@@ -317,10 +324,16 @@ def _key(knowledge: Knowledge, pool: ShadowPool, precision: Precision) -> str:
     )
 
 
-def _load(file: Path, member: Tensor) -> Signals | None:
-    """What was kept of a model; None where the file is missing, not whole, or of other halves."""
-    tensors = kept_tensors(file)
+def _load(file: Path, member: Tensor, classes: int) -> Signals | None:
+    """What was kept of a model; None where the file is missing, not whole, of other halves or of another form."""
+    records = len(member)
+    tensors = kept_tensors(file, records * (1 + len(MOMENTS) * (classes + 1) * torch.float32.itemsize))
     if tensors is None:
+        return None
+    expected: dict[str, tuple[tuple[int, ...], torch.dtype]] = {"member": ((records,), torch.uint8)}
+    expected |= {f"logits/{moment}": ((records, classes), torch.float32) for moment in MOMENTS}
+    expected |= {f"norms/{moment}": ((records,), torch.float32) for moment in MOMENTS}
+    if any(expected.get(name) != (tuple(value.shape), value.dtype) for name, value in tensors.items()):
         return None
     kept = tensors.pop("member", torch.empty(0))
     signals = Signals(_under("logits/", tensors), _under("norms/", tensors))

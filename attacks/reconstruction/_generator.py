@@ -158,8 +158,9 @@ def _key(images: Tensor, settings: GeneratorSettings) -> str:
 
 def _load_into(generator: Generator, file: Path) -> bool:
     """Take the weights from a file; False, and nothing changed, where it is missing or not whole."""
-    tensors = kept_tensors(file)
-    expected = {name: (tensor.shape, tensor.dtype) for name, tensor in generator.state_dict().items()}
+    state = generator.state_dict()
+    tensors = kept_tensors(file, sum(tensor.nbytes for tensor in state.values()))
+    expected = {name: (tensor.shape, tensor.dtype) for name, tensor in state.items()}
     if tensors is None or {name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()} != expected:
         return False
     generator.load_state_dict(tensors)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import pickle
 import shutil
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from attacks.base import Knowledge, final_model
 from attacks.membership import _shadows
@@ -31,6 +33,7 @@ from federation.settings import Public
 from federation.shadow import train_shadow
 from tests.attacks.clock import LONG_AGO
 from tests.contract.worlds import World, defenses, make_world, title
+from tests.federation.cheating_defense import Planted, Raising
 
 WORLD = make_world(FedAvg(), model_parameters={"hidden": [8]}, rounds=4)
 
@@ -216,6 +219,40 @@ def test_two_processes_fill_one_pool(trainings: list[int], tmp_path: Path) -> No
     one = shadow_pool(knowledge(), WORLD.unseen, 4, online=False, folder=tmp_path / "one")
     assert torch.equal(one.member, two.member)
     assert torch.equal(one.signals.final, two.signals.final)
+
+
+@pytest.mark.slow
+def test_nothing_that_the_processes_of_a_pool_raise_is_unpickled(tmp_path: Path) -> None:
+    """On the code before issue 17 the planted error ran here: an executor unpickles what its processes raise."""
+    marker = tmp_path / "executed"
+    known = replace(knowledge(), defense=Raising(marker=str(marker)))
+    with pytest.raises(RuntimeError, match="a process that trained shadow models failed"):
+        train_shadows(known, WORLD.unseen, 2, online=False, workers=1, folder=tmp_path / "pool")
+    assert not marker.exists()
+
+
+def test_a_kept_model_of_another_form_is_trained_anew(trainings: list[int], tmp_path: Path) -> None:
+    """Whoever can write the folder may have written the file: names, shapes, kinds and size are looked at."""
+    whole = shadow_pool(knowledge(), WORLD.unseen, 1, online=False, folder=tmp_path)
+    (file,) = tmp_path.glob("*/0.safetensors")
+    good = load_file(file)
+    forms = [
+        {**good, "logits/final": good["logits/final"][:, :5]},
+        {**good, "logits/final": good["logits/final"].double()},
+        {**good, "norms/final": good["norms/final"][:3]},
+        {**good, "logits/other": good["logits/final"]},
+        {**good, "member": good["member"].float()},
+        {**good, "more": torch.zeros(10_000_000)},
+    ]
+    for number, tensors in enumerate(forms, start=2):
+        save_file({name: value.clone().contiguous() for name, value in tensors.items()}, file)
+        again = shadow_pool(knowledge(), WORLD.unseen, 1, online=False, folder=tmp_path)
+        assert len(trainings) == number
+        assert torch.equal(again.signals.final, whole.signals.final)
+    file.write_bytes(pickle.dumps(Planted(str(tmp_path / "executed"))))
+    shadow_pool(knowledge(), WORLD.unseen, 1, online=False, folder=tmp_path)
+    assert len(trainings) == len(forms) + 2
+    assert not (tmp_path / "executed").exists()
 
 
 def test_a_pool_ends_with_whole_pairs_when_the_time_does() -> None:

@@ -5,6 +5,9 @@ They stand in a module of their own because the replay builds them anew in a spa
 
 from __future__ import annotations
 
+import gc
+import pickle
+from multiprocessing.connection import Connection
 from typing import Any, ClassVar
 
 from defenses.fedavg import FedAvg
@@ -50,6 +53,48 @@ class ByMessage(FedAvg):
         super().update(me)
         me.send("server", "note", {"others": sorted(_SEEN)})
         _SEEN[me.name] = True
+
+
+class Planted:
+    """Whoever unpickles it writes a file."""
+
+    def __init__(self, marker: str) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> Any:
+        return exec, (f"open({self.marker!r}, 'a').write('executed')",)
+
+
+class Planting(FedAvg):
+    """Writes a pickle to the pipe of the replay, past the harness."""
+
+    marker: str = ""
+
+    def update(self, me: Party) -> None:
+        for pipe in [thing for thing in gc.get_objects() if isinstance(thing, Connection) and thing.writable]:
+            pipe.send_bytes(pickle.dumps(Planted(self.marker)))
+        super().update(me)
+
+
+class PlantedError(Exception):
+    """Whoever unpickles it writes a file."""
+
+    def __reduce__(self) -> Any:
+        return exec, (f"open({self.args[0]!r}, 'a').write('executed')",)
+
+
+class Raising(FedAvg):
+    """Fails in its first round with an error that does harm where it is unpickled."""
+
+    name: ClassVar[str] = "raising"
+    marker: str = ""
+
+    def update(self, me: Party) -> None:
+        raise PlantedError(self.marker)
+
+
+def make_planting(marker: str) -> FedAvg:
+    return Planting(marker=marker)
 
 
 def make_fedavg() -> FedAvg:

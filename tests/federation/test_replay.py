@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import json
 import pickle
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -57,14 +60,23 @@ def test_a_constant_leak_by_a_class_attribute_into_the_keys_is_caught() -> None:
     assert all("/keys" in path for path in found["server"])
 
 
+def test_nothing_that_a_party_sends_from_its_process_is_unpickled(tmp_path: Path) -> None:
+    """On the code before issue 17 the planted object ran here, where the whole federation is known."""
+    marker = tmp_path / "executed"
+    outcome = recorded(cheats.make_fedavg)
+    found = channels(partial(cheats.make_planting, str(marker)), outcome, "client:1")
+    assert not marker.exists()
+    assert found == {"client:1": ["client:1 sent no list of differences when run on its own"]}
+
+
 # --- in this process: the same comparison without the price of another -----------------------------
 
 
 class Pipe:
     """Takes what the child would send."""
 
-    def send(self, value: Any) -> None:
-        self.sent = value
+    def send_bytes(self, content: bytes) -> None:
+        self.sent = json.loads(content)
 
 
 def here(make: Callable[[], FedAvg], outcome: Outcome, party: str, seed: int = 5) -> list[str]:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import UserError
-from leaderboard import cli, commands, publishing
+from leaderboard import cli, commands, verifying
 from tests.fuzz.harness import RAN, REFUSED, examples, time_limit, writes_only_in
 from tests.leaderboard.runs import forget_plugins
 
@@ -136,7 +136,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     desk.mkdir()
     monkeypatch.chdir(desk)
     monkeypatch.setattr(commands, "Engine", stop)
-    monkeypatch.setattr(publishing, "Engine", stop)
+    monkeypatch.setattr(verifying, "Engine", stop)
     monkeypatch.setattr(subprocess, "run", stop)
     (desk / "folder").mkdir()
     (desk / "run.json").write_text("{}")

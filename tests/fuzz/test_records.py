@@ -17,18 +17,19 @@ from hypothesis import strategies as st
 from safetensors.torch import save
 
 from core.errors import UserError
-from leaderboard import commands, publishing
+from leaderboard import commands, verifying
 from leaderboard.cli import main
 from leaderboard.images import reconstructions
 from leaderboard.listing import cell_tables
 from leaderboard.paper_tables import paper_tables
 from leaderboard.phases import phase_tables
 from leaderboard.plan import Plan
-from leaderboard.publishing import badge, comparison, open_any, problems, submit, verify
+from leaderboard.publishing import badge, comparison, open_any, problems, submit
 from leaderboard.record import Record
 from leaderboard.render import to_csv, to_html, to_json, to_latex, to_markdown, to_terminal
 from leaderboard.soundness import unsound
 from leaderboard.store import open_run, read_record_file
+from leaderboard.verifying import verify
 from tests.fuzz.harness import broken_bytes, examples, mutated, survives, tree
 from tests.fuzz.materials import all_kinds, finished_run, publish, record_of, signed, tiny_plan
 from tests.leaderboard.synthetic import reconstruction
@@ -165,7 +166,7 @@ class _Engine:
 def planned(path: Path, data: str) -> Any:
     """`verify` up to the point where it would compute."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(publishing, "Engine", _Engine)
+        patch.setattr(verifying, "Engine", _Engine)
         return verify(path, data, "")
 
 

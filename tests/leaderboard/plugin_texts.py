@@ -137,6 +137,13 @@ FAULTY_MEMBERSHIP = {
     "wrong-kind": "return ReconstructionAnswer((torch.zeros(1, 1, 32, 32),) * 2)",
     "huge-scores": "return MembershipAnswer(torch.full((n,), 1e200, dtype=torch.double), good.decisions)",
     "huge-flag": "return MembershipAnswer(good.scores, good.decisions, flags=('x' * 60_000_000,))",
+    "planted-flag": "return MembershipAnswer(good.scores, good.decisions, flags=(Planted(),))",
+    "planted-bytes": """
+        import pickle
+        from multiprocessing.connection import Connection
+        for pipe in [thing for thing in gc.get_objects() if isinstance(thing, Connection) and thing.writable]:
+            pipe.send_bytes(pickle.dumps(("ok", Planted(), None)))
+        os._exit(0)""",
     "recurses": "return self.infer(knowledge, task)",
     "closes-output": "import sys; sys.stdout.close(); os.close(1); os.close(2); return good",
     "forks": """
@@ -161,6 +168,7 @@ FAULTY_RECONSTRUCTION = {
     "wrong-number": "return ReconstructionAnswer((torch.zeros(1, 1, 32, 32),))",
     "wrong-images": "return ReconstructionAnswer((torch.zeros(1, 3, 8, 8),) * task.probes)",
     "nan-images": "return ReconstructionAnswer((torch.full((1, 1, 32, 32), float('nan')),) * task.probes)",
+    "one-nan": "return ReconstructionAnswer((torch.zeros(1, 1, 32, 32), torch.full((1, 1, 32, 32), float('inf'))))",
 }
 
 
@@ -187,9 +195,17 @@ class KillsWorker(MembershipAttack):
 """
 
 
+#: whoever unpickles it writes a file
+PLANTED = """
+class Planted:
+    def __reduce__(self):
+        return exec, (f"open({HEARTBEAT + '-planted'!r}, 'a').write('executed')",)
+"""
+
+
 def faulty_attacks(run_folder: str, heartbeat: str) -> str:
     """A plugin file with all the faulty attacks."""
-    text = ATTACK_HEAD + BEAT + KILLS_WORKER + f"RUN_FOLDER, HEARTBEAT = {run_folder!r}, {heartbeat!r}\n"
+    text = ATTACK_HEAD + BEAT + KILLS_WORKER + f"RUN_FOLDER, HEARTBEAT = {run_folder!r}, {heartbeat!r}\n" + PLANTED
     for number, (name, body) in enumerate(FAULTY_MEMBERSHIP.items()):
         text += f"""
 class Member{number}(MembershipAttack):

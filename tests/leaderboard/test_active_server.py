@@ -12,10 +12,10 @@ from core.errors import UserError
 from leaderboard.jobs import Job
 from leaderboard.phases import phase_tables
 from leaderboard.plan import Options, Plan, make_plan
-from leaderboard.publishing import _suite_of
 from leaderboard.record import Record
 from leaderboard.store import load_view, open_run
 from leaderboard.utility import utility_of
+from leaderboard.verifying import _suite_of
 from suites.schema import load_suite
 from tests.leaderboard.runs import call, forget_plugins, records, write_suite
 from tests.leaderboard.synthetic import membership

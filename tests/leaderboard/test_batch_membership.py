@@ -12,11 +12,11 @@ from datasets.loading import load_pool
 from federation.settings import VICTIM
 from federation.task import task_of
 from leaderboard.plan import Options, make_plan
-from leaderboard.publishing import _suite_of
 from leaderboard.record import Record
 from leaderboard.store import load_view, open_run
 from leaderboard.tables import ranking_tables
 from leaderboard.training import splits_of
+from leaderboard.verifying import _suite_of
 from suites.schema import load_suite
 from tests.leaderboard.runs import call, write_suite
 from tests.leaderboard.synthetic import membership

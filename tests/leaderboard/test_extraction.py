@@ -14,11 +14,10 @@ import torch
 from attacks.base import ExtractionAnswer, ExtractionTask
 from federation.payload import Parameters, raw_bytes
 from federation.task import task_of
-from leaderboard.answers import check_answer, load_answer, save_answer
+from leaderboard.answers import AttackFailed, check_answer, load_answer, save_answer
 from leaderboard.errands import make_errand
 from leaderboard.plan import select
 from leaderboard.record import Record
-from leaderboard.sandbox import AttackFailed
 from leaderboard.store import open_run
 from leaderboard.training import load_model, load_public
 from suites.schema import load_suite
