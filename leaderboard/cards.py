@@ -148,7 +148,8 @@ def _utility(board: Board, label: str) -> list[tuple[str, str]]:
     if label != utility.control and utility.control in utility.accuracy:
         points = 100 * (utility.accuracy[label] - utility.accuracy[utility.control])
         shown += f" ({points:+.1f} points against {utility.control})".replace("-", "−")
-    return [("accuracy", shown + ("" if utility.passes(label) else "; not ranked: below the gate"))]
+    marks = {"below": "; not ranked: below the gate", "near": "; near the gate, ranked: the interval includes it"}
+    return [("accuracy", shown + marks.get(utility.standing(label), ""))]
 
 
 def _rounded(value: float) -> str:

@@ -8,6 +8,7 @@ training's seconds.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from pydantic import Field, JsonValue
@@ -84,6 +85,9 @@ class TrainingSummary(Settings):
     key: str
     accuracy: float | None = Field(description="test accuracy of the final global model, 0 to 1")
     test_records: int = Field(description="how many test images the accuracy is over")
+    test_correct: str = Field(
+        "", description="the test records that the final model got right: one bit each in the split's order, as hex"
+    )
     train_accuracy: float | None = Field(description="accuracy on the members, 0 to 1")
     train_records: int | None = Field(None, description="how many members the train accuracy is over")
     accuracy_by_round: dict[int, float] = Field(
@@ -110,6 +114,31 @@ class TrainingSummary(Settings):
         description="crypto: sampled: CPU seconds of work not done, by role/phase: median of the samples x count",
     )
     wall_seconds: float = Field(description="wall seconds of the whole training")
+
+    def outcomes(self) -> list[bool]:
+        """For each test record whether the final model was right; empty where the record does not say (older code)."""
+        return bits_of(self.test_correct, self.test_records)
+
+
+def hex_of(bits: Sequence[bool]) -> str:
+    """Bits as hex digits, the first one highest; `bits_of` turns them back.
+
+    >>> hex_of([True, False, False, False, True])
+    '11'
+    """
+    return f"{int(''.join('1' if bit else '0' for bit in bits), 2):0{-(-len(bits) // 4)}x}" if bits else ""
+
+
+def bits_of(text: str, count: int) -> list[bool]:
+    """So many bits from hex digits; none where the text does not hold exactly so many.
+
+    >>> bits_of("11", 5), bits_of("11", 4), bits_of("no", 5)
+    ([True, False, False, False, True], [], [])
+    """
+    if len(text) != -(-count // 4) or not all(digit in "0123456789abcdef" for digit in text):
+        return []
+    digits = f"{int(text or '0', 16):0{count}b}"
+    return [digit == "1" for digit in digits] if len(digits) == count and text else []
 
 
 class Cost(Settings):
