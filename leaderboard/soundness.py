@@ -65,9 +65,7 @@ def _plausible(summary: TrainingSummary) -> bool:
 def _consistent(summary: TrainingSummary) -> bool:
     """Whether the outcomes by test record, where there are any, give the stated accuracy."""
     hits, share = summary.outcomes(), summary.accuracy
-    return not summary.test_correct or (
-        bool(hits) and share is not None and abs(sum(hits) / len(hits) - share) < 1e-9
-    )
+    return not summary.test_correct or (bool(hits) and share is not None and abs(sum(hits) / len(hits) - share) < 1e-9)
 
 
 def _numbers(value: Any) -> Iterator[float]:

@@ -68,7 +68,7 @@ class Utility:
         return f"{shares}; the interval of the difference, [{low}, {high}] points,"
 
     def near(self, defense: str) -> str:
-        """The sentence beside the accuracy of a defense that is ranked though it may be below the gate; else nothing."""
+        """The mark of a defense that is ranked though it may be below the gate; nothing for all others."""
         return f"near the gate: {self._beside(defense)} includes it" if self.standing(defense) == "near" else ""
 
     def cell(self, defense: str) -> Cell:
@@ -85,8 +85,8 @@ class Utility:
             return f"There is no control ({self.control}) among the records: nothing is gated."
         floor = f"{100 * self.needed:.2f} %"
         return (
-            f"The gate is at least {100 * self.gate:g} % of the accuracy of {self.control}, that is {floor}. Not ranked "
-            "are those whose difference to it has a 95 % interval that lies below 0."
+            f"The gate is at least {100 * self.gate:g} % of the accuracy of {self.control}, that is {floor}. "
+            "Not ranked are those whose difference to it has a 95 % interval that lies below 0."
         )
 
 
@@ -118,9 +118,7 @@ def _count(trainings: Sequence[tuple[int, TrainingSummary]]) -> tuple[int, int]:
     return round(right), sum(summary.test_records for _, summary in trainings)
 
 
-def _correlation(
-    first: Sequence[tuple[int, TrainingSummary]], second: Sequence[tuple[int, TrainingSummary]]
-) -> float:
+def _correlation(first: Sequence[tuple[int, TrainingSummary]], second: Sequence[tuple[int, TrainingSummary]]) -> float:
     """The correlation of two defenses' outcomes by test record; 0 (independent: a wider interval) where unknown.
 
     The test records of a seed are the same for all defenses. Both must have the same seeds, and say which were right.
