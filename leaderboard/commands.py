@@ -38,6 +38,7 @@ from leaderboard.render.shared import plain, terminal_width
 from leaderboard.sandbox import opened_files
 from leaderboard.scaffold import new_plugin
 from leaderboard.schedule import Guess
+from leaderboard.scope import all_targets
 from leaderboard.state import only_engine
 from leaderboard.status import describe
 from leaderboard.store import Run, open_run, read_record_file, save_run
@@ -264,6 +265,8 @@ def _describe(record: Record) -> str:
         f"  status    {record.status}" + (f": {record.reason}" if record.reason else ""),
     ]
     lines += [f"  flag      {flag}" for flag in record.flags]
+    if record.scores and all_targets(record):
+        lines.append(f"  scores    over {all_targets(record)}" + _ranked_elsewhere(record))
     for name, score in record.scores.items():
         value = "–" if score.value is None else f"{score.value:.4f} {score.unit}".rstrip()
         lines.append(f"  {name:20} {value}" + (f"  ({score.reason})" if score.reason else ""))
@@ -276,6 +279,11 @@ def _describe(record: Record) -> str:
         lines.append(f"  {'made':20} {record.provenance.created}, commit {record.provenance.commit}{dirty}")
     text = "\n".join(lines) + (f"\n\n{record.traceback}" if record.traceback else "")
     return "\n".join(map(plain, text.split("\n")))  # whoever wrote the record must not steer this terminal
+
+
+def _ranked_elsewhere(record: Record) -> str:
+    """Why the rankings have another score of this cell; an audit's bound is the same in both."""
+    return "" if record.cell.goal == "audit" else " (rankings: over the half on which the attack was not chosen)"
 
 
 def _write_page(opened: Run) -> Path:

@@ -22,7 +22,14 @@ WHY = "its training failed: ValueError: the noise is not finite"
 
 def untrained(record: Record, reason: str = WHY) -> Record:
     """The record that the engine writes for a cell whose training failed."""
-    update = {"status": "failed", "reason": reason, "training": None, "scores": {}, "target_indices": [], "cost": None}
+    update: dict[str, object] = {
+        "status": "failed",
+        "reason": reason,
+        "training": None,
+        "scores": {},
+        "target_indices": [],
+        "cost": None,
+    }
     return record.model_copy(update={**update, "members": [], "member_scores": [], "decisions": []})
 
 
