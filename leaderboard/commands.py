@@ -15,6 +15,7 @@ from torch import Tensor, set_num_threads
 from core import registry
 from core.errors import UserError
 from core.files import sweep
+from leaderboard.comparison import comparison
 from leaderboard.engine import Engine, Report
 from leaderboard.estimate import estimate
 from leaderboard.executors.base import Executor
@@ -29,7 +30,7 @@ from leaderboard.phases import phase_tables
 from leaderboard.pictures import ascii_picture
 from leaderboard.plan import Options, Plan, make_plan, select
 from leaderboard.progress import Progress
-from leaderboard.publishing import PUBLISHED, comparison, mark_verified, open_any
+from leaderboard.publishing import PUBLISHED, mark_verified, open_any
 from leaderboard.publishing import submit as publish
 from leaderboard.publishing import verify as compute_again
 from leaderboard.record import Record
@@ -43,6 +44,7 @@ from leaderboard.state import only_engine
 from leaderboard.status import describe
 from leaderboard.store import Run, open_run, read_record_file, save_run
 from leaderboard.table import Table
+from leaderboard.tables import untabled
 from suites.schema import load_suite
 
 
@@ -161,6 +163,8 @@ def table(args: argparse.Namespace) -> int:
     missing = len(opened.jobs) - len(opened.records)
     if missing > 0:  # published records have no jobs here
         print(f"{missing} of {len(opened.jobs)} cells are not there yet: run the suite to go on.", file=sys.stderr)
+        for title in untabled(opened.records, opened.waiting):
+            print(f"No cell is there yet of: {title}.", file=sys.stderr)
     for note in opened.notes:
         print(note, file=sys.stderr)
     return 0
@@ -228,9 +232,9 @@ def check(args: argparse.Namespace) -> int:
 
 
 def compare(args: argparse.Namespace) -> int:
-    """`compare`: two runs cell by cell."""
+    """`compare`: two runs cell by cell, and every setting in which they differ."""
     one, two = (open_any(Path(folder)).records for folder in (args.first, args.second))
-    _print_tables([comparison(one, two)], args.format)
+    _print_tables(comparison(one, two), args.format)
     return 0
 
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from pydantic import Field, JsonValue
 
+from core.files import file_part
 from core.plugins import Settings
 from core.registry import ROOT
 from core.seeds import digest_of
@@ -65,7 +66,7 @@ class CellSpec(Settings):
         """A readable name for files: dataset, defense, attack, threat, moment, seed."""
         t = self.training
         parts = [t.dataset.label, t.defense.label, self.attack.label, self.threat, self.moment or "run", f"s{t.seed}"]
-        return "--".join("".join(c if c.isalnum() or c in "+-._@" else "_" for c in part) for part in parts)
+        return "--".join(file_part(part) for part in parts)
 
 
 class ScoreRecord(Settings):

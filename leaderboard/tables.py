@@ -145,6 +145,12 @@ def ranking_boards(
     return boards
 
 
+def untabled(records: Sequence[Record], waiting: Sequence[CellSpec]) -> list[str]:
+    """The titles of the tables of which no cell is computed yet."""
+    known = {place_of(record) for record in records}
+    return [place.title for place in sorted({place_of(c) for c in waiting} - known, key=lambda place: place.order)]
+
+
 def _with_control(place: Place, group: list[Record], records: Sequence[Record], control: str) -> list[Record]:
     """The records of a table; where the server is active, the control's are those of its honest server.
 

@@ -167,3 +167,6 @@ def test_the_table_of_a_real_run_shows_the_failed_training_and_an_unfinished_one
     unfinished = call("table", "--out", folder)
     assert "2 of 4 cells of this table are not computed yet: prior on fragile" in " ".join(unfinished.out.split())
     assert "2 of 4 cells are not there yet" in unfinished.err
+    for path in (folder / "records").glob("*.json"):
+        path.unlink()
+    assert "No cell is there yet of: Reconstruction, digits, threat server." in call("table", "--out", folder).err
