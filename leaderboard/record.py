@@ -136,10 +136,10 @@ def bits_of(text: str, count: int) -> list[bool]:
     >>> bits_of("11", 5), bits_of("11", 4), bits_of("no", 5)
     ([True, False, False, False, True], [], [])
     """
-    if len(text) != -(-count // 4) or not all(digit in "0123456789abcdef" for digit in text):
+    if not text or len(text) != -(-count // 4) or not all(digit in "0123456789abcdef" for digit in text):
         return []
-    digits = f"{int(text or '0', 16):0{count}b}"
-    return [digit == "1" for digit in digits] if len(digits) == count and text else []
+    digits = f"{int(text, 16):0{count}b}"
+    return [digit == "1" for digit in digits] if len(digits) == count else []
 
 
 class Cost(Settings):

@@ -22,7 +22,8 @@ def all_targets(record: Record) -> str:
     An audit's are over all its trials, of which one half chose the threshold.
     """
     count = len(record.member_scores if record.cell.goal == "audit" else record.target_indices)
-    return f"all {count} {ITEMS[record.cell.goal]}" if count else ""
+    items = ITEMS.get(record.cell.goal, "targets")  # `show` opens records of any goal
+    return f"all {count} {items}" if count else ""
 
 
 def reported_half(reported: Iterable[int], whole: Iterable[int], items: str) -> str:

@@ -102,3 +102,8 @@ def test_outcomes_that_belie_the_accuracy_are_refused() -> None:
         assert record.training is not None
         summary = record.training.model_copy(update={"test_correct": text})
         assert any("accuracy says" in why for why in unsound(record.model_copy(update={"training": summary})))
+
+
+@pytest.mark.parametrize("count", [-9, -1, 0, 2**62])
+def test_outcomes_of_no_or_absurdly_many_records_are_none(count: int) -> None:
+    assert bits_of("", count) == bits_of("1", count) == []
