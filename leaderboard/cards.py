@@ -14,12 +14,14 @@ from typing import NamedTuple
 from core.seeds import natural_order
 from leaderboard.audits import REFUTED, STANDS
 from leaderboard.charts import PRIMARY
+from leaderboard.epsilons import claims_of, exact_round, exact_run, number, per
 from leaderboard.phases import Setting, seconds_a_round, timed_trainings
 from leaderboard.record import Record, TrainingSummary
 from leaderboard.rows import above
 from leaderboard.scoring import PRIOR
+from leaderboard.silence import unanswered
 from leaderboard.table import Cell, Column, Row
-from leaderboard.tables import Board, place_of, unanswered
+from leaderboard.tables import Board, place_of
 
 HELD, BROKEN, NOT_SHOWN, NOT_ASKED = "held", "did not hold", "not shown", "not asked"
 NO_CLAIM = "no claim"
@@ -85,16 +87,19 @@ def _finding(board: Board, label: str, own: Sequence[Record]) -> Finding:
     row = next((row for row in board.table.rows if row.cells["defense"].value == label), None)
     if row is None:
         return Finding(goal, place.threat, None, "", *_without_score(asked))
+    if not row.cells[PRIMARY[place.goal]].is_number:  # a row that says why there is none
+        return Finding(goal, place.threat, None, "", NOT_SHOWN, row.cells[board.table.columns[0].key].note)
     column = next(column for column in board.table.columns if column.key == PRIMARY[place.goal])
     cell = row.cells[column.key]
     moment = next((found.reported.records[0].cell.moment for found in board.rows if found.defense == label), None)
     verdict, why = _verdict(board, row, asked)
-    return Finding(goal, place.threat, row.cells["attack"], _score(column, cell), verdict, why, moment or "")
+    score = _score(column, cell, board.over)
+    return Finding(goal, place.threat, row.cells["attack"], score, verdict, why, moment or "")
 
 
-def _score(column: Column, cell: Cell) -> str:
+def _score(column: Column, cell: Cell, over: str) -> str:
     shown = " ".join(filter(None, [Cell(cell.value).main(column), column.unit, cell.interval(column)]))
-    return f"{column.title} {shown}"
+    return f"{column.title} {shown}" + (f" over {over}" if over else "")
 
 
 def _without_score(asked: Sequence[Record]) -> tuple[str, str]:
@@ -111,7 +116,10 @@ def _verdict(board: Board, row: Row, asked: Sequence[Record]) -> tuple[str, str]
     if audit and row.cells["verdict"].value not in (REFUTED, STANDS):
         return NO_CLAIM, ""
     if not audit and not board.valid:
-        return NOT_SHOWN, "the control does not break here, or there is no generalisation gap"
+        return (
+            NOT_SHOWN,
+            "the control does not break here (or so few targets do not tell), or there is no generalisation gap",
+        )
     if row.cells["verdict"].value == REFUTED if audit else _leaks(board, row):
         return BROKEN, ""
     if not board.valid:
@@ -119,10 +127,12 @@ def _verdict(board: Board, row: Row, asked: Sequence[Record]) -> tuple[str, str]
     attacks = [record for record in asked if record.cell.attack.name != PRIOR]  # a guess is no attack
     if not any(record.status == "ok" for record in attacks):
         return _without_score(attacks)
-    missing = unanswered(asked)  # silence is not a win
+    label = row.cells["defense"].value
+    to_come = [cell for cell in board.waiting if cell.training.defense.label == label]
+    missing = unanswered(asked, to_come)  # silence is not a win
     if missing:
         return NOT_SHOWN, missing
-    if not audit and not board.utility.passes(str(row.cells["defense"].value)):
+    if not audit and not board.utility.passes(str(label)):
         return NOT_SHOWN, "its model does not train: there is little to leak"
     return HELD, ""
 
@@ -148,7 +158,8 @@ def _utility(board: Board, label: str) -> list[tuple[str, str]]:
     if label != utility.control and utility.control in utility.accuracy:
         points = 100 * (utility.accuracy[label] - utility.accuracy[utility.control])
         shown += f" ({points:+.1f} points against {utility.control})".replace("-", "−")
-    return [("accuracy", shown + ("" if utility.passes(label) else "; not ranked: below the gate"))]
+    marks = {"below": "; not ranked: below the gate", "near": "; near the gate, ranked: the interval includes it"}
+    return [("accuracy", shown + marks.get(utility.standing(label), ""))]
 
 
 def _rounded(value: float) -> str:
@@ -186,23 +197,16 @@ def _total(trainings: Sequence[TrainingSummary]) -> float | None:
     return found.get("total (extrapolated)", found.get("total"))
 
 
-def _claims(own: Sequence[Record]) -> Mapping[str, object]:
-    return next((r.training.claims for r in own if r.training is not None and not r.cell.training.active), {})
-
-
 def _epsilon(own: Sequence[Record], boards: Sequence[Board], label: str) -> list[tuple[str, str]]:
-    """The claimed epsilon, what it composes to, and what an audit proves under each threat."""
-    claims = _claims(own)
+    """The nominal epsilon, what it is exactly, and what an audit proves under each threat."""
+    claims = claims_of(own)
     facts = []
-    claimed = claims.get("epsilon_claimed")
-    composed = claims.get("epsilon_run_exact", claims.get("epsilon_total_if_gaussian"))
-    if isinstance(claimed, (int, float)):
-        # records from before `epsilon_per`: mode `corrected` meant the whole training
-        per = claims.get("epsilon_per", "run" if claims.get("mode") == "corrected" else "round")
-        span = "of the whole training" if per == "run" else "of a round"
-        facts.append(("ε claimed", f"{claimed:g} {span}"))
-    if isinstance(composed, (int, float)):
-        facts.append(("ε composed", f"{composed:.3g} over the training, if its noise were Gaussian"))
+    nominal, a_round, a_run = number(claims, "epsilon_claimed"), exact_round(claims), exact_run(claims)
+    if nominal is not None:
+        facts.append(("ε nominal", f"{nominal:g} per {per(claims)}"))
+    for name, value in (("ε exact per round", a_round), ("ε exact per run", a_run)):
+        if value is not None:
+            facts.append((name, f"{_rounded(value)}, if all noise were Gaussian, on this graph, at this delta"))
     for board in boards:
         rows = [row for row in board.table.rows if row.cells["defense"].value == label]
         if board.place.goal == "audit" and rows and rows[0].cells["audited"].is_number:
@@ -212,5 +216,5 @@ def _epsilon(own: Sequence[Record], boards: Sequence[Board], label: str) -> list
 
 def _own_words(own: Sequence[Record]) -> str:
     """Why its epsilon does not hold, where the defense's own code says so."""
-    claims = _claims(own)
+    claims = claims_of(own)
     return str(claims.get("reason", "")) if claims.get("dp_holds") is False else ""

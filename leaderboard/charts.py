@@ -108,7 +108,7 @@ class Roc(Chart):
 
 def charts(boards: Sequence[Board]) -> list[Chart]:
     """All charts that are made from the boards, in the order in which they stand."""
-    boards = [board for board in boards if board.table.rows]
+    boards = [board for board in boards if any(row.cells[_primary(board).key].is_number for row in board.table.rows)]
     found: list[Chart] = []
     for dataset in dict.fromkeys(board.place.dataset for board in boards):
         here = [board for board in boards if board.place.dataset == dataset]
@@ -161,7 +161,8 @@ def _trade_off(dataset: str, boards: Sequence[Board]) -> TradeOff:
     caption = (
         "Better is to the right and below. Bars are 95 % intervals; a hollow mark is the best plain attack, where the "
         "worst one knows the defense; rings and the stepped line mark the Pareto front of those that are ranked. "
-        "Faint marks are shown, not ranked. Defenses at one place cover each other; the table tells them apart."
+        "Faint marks are shown, not ranked. Defenses at one place cover each other; the table tells them apart. "
+        f"{_scopes(boards)}"
     )
     said = [
         f"{plane.heading}: "
@@ -172,6 +173,16 @@ def _trade_off(dataset: str, boards: Sequence[Board]) -> TradeOff:
     return TradeOff(
         stem("trade-off", dataset, goal), title, caption, planes, defenses, description=f"{title}. {'; '.join(said)}"
     )
+
+
+def _scopes(boards: Sequence[Board]) -> str:
+    """Over which targets the scores of a chart are; where its boards differ, each with its own."""
+    found: dict[str, list[str]] = {}
+    for board in boards:
+        found.setdefault(board.over, []).append(f"{_goal(board.place)} under {board.place.threat}")
+    if len(found) == 1:
+        return f"Scores are over {next(iter(found))}."
+    return "Scores are over " + "; ".join(f"{over} ({', '.join(where)})" for over, where in found.items()) + "."
 
 
 def _plane(board: Board) -> Plane:
@@ -213,7 +224,8 @@ def _matrix(dataset: str, boards: Sequence[Board]) -> Matrix:
     columns = tuple(f"{_goal(b.place)}\n{b.place.threat}\n{u}" for b, u in zip(boards, units, strict=True))
     caption = (
         "The worst case of every defense under every threat. Colour runs from none to all: shares as they are, "
-        "2·AUC − 1, tanh(ε/2). Without colour: the column's control does not break, or there is no generalisation gap."
+        "2·AUC − 1, tanh(ε/2). Without colour: the column's control does not break, or there is no generalisation gap. "
+        f"{_scopes(boards)}"
     )
     title = f"All threats: {dataset}"
     said = [
@@ -236,7 +248,8 @@ def _budgets(board: Board) -> Budgets:
             found.append(Budget(name, claimed, composed, audited, ceiling, row.cells["verdict"].value == REFUTED))
     caption = (
         "The audited epsilon is a lower bound at 95 % confidence, so the true one is there or to the right of it; the "
-        "tick is the most that so many trials could prove. A claim to the left of the audited epsilon is refuted."
+        "tick is the most that so many trials could prove. A claim to the left of the audited epsilon is refuted. "
+        f"{_scopes([board])}"
     )
     title = f"Claimed, composed and audited ε: {board.place.dataset}, threat {board.place.threat}"
     said = [
@@ -269,8 +282,8 @@ def _roc(board: Board) -> Roc:
         else ""
     )
     caption = (
-        f"Both axes are logarithmic. A panel a defense, its worst attack, {band}{dashed}. Records of the reported "
-        "half alone. On the lower edge no member is found; the dotted line is a coin."
+        f"Both axes are logarithmic. One panel per defense, its worst attack, {band}{dashed}. Rates are over "
+        f"{board.over}. On the lower edge no member is found; the dotted line is a coin."
     )
     title = f"ROC: {_goal(board.place)}, {board.place.dataset}, threat {board.place.threat}"
     said = [f"{line.defense} under {line.attack}" + (" (plain)" if line.plain else "") for line in lines]

@@ -71,7 +71,7 @@ def build_parser() -> argparse.ArgumentParser:
     new.add_argument("--to", metavar="DIR", default=".", help="folder of the new file (default: here)")
     check = commands.add_parser("check", help="run the contract of all plugins on a file of your own")
     check.add_argument("plugin", metavar="FILE.py")
-    compare = commands.add_parser("compare", help="two runs cell by cell: every score that differs")
+    compare = commands.add_parser("compare", help="two runs cell by cell: settings and scores that differ")
     compare.add_argument("first", metavar="A", help="folder of a run, or of published records")
     compare.add_argument("second", metavar="B")
     compare.add_argument("--format", choices=["md", "csv", "json", "latex"], help="default: for the terminal")

@@ -15,6 +15,7 @@ from torch import Tensor, set_num_threads
 from core import registry
 from core.errors import UserError
 from core.files import sweep
+from leaderboard.comparison import comparison
 from leaderboard.engine import Engine, Report
 from leaderboard.estimate import estimate
 from leaderboard.executors.base import Executor
@@ -29,7 +30,7 @@ from leaderboard.phases import phase_tables
 from leaderboard.pictures import ascii_picture
 from leaderboard.plan import Options, Plan, make_plan, select
 from leaderboard.progress import Progress
-from leaderboard.publishing import PUBLISHED, comparison, mark_verified, open_any, read_note
+from leaderboard.publishing import PUBLISHED, mark_verified, open_any, read_note
 from leaderboard.publishing import submit as publish
 from leaderboard.record import Record
 from leaderboard.render import to_csv, to_json, to_latex, to_markdown, to_terminal
@@ -37,10 +38,12 @@ from leaderboard.render.shared import plain, terminal_width
 from leaderboard.sandbox import opened_files
 from leaderboard.scaffold import new_plugin
 from leaderboard.schedule import Guess
+from leaderboard.scope import all_targets
 from leaderboard.state import only_engine
 from leaderboard.status import describe
 from leaderboard.store import Run, open_run, read_record_file, save_run
 from leaderboard.table import Table
+from leaderboard.tables import untabled
 from leaderboard.verifying import verify as compute_again
 from suites.schema import load_suite
 
@@ -161,6 +164,8 @@ def table(args: argparse.Namespace) -> int:
     missing = len(opened.jobs) - len(opened.records)
     if missing > 0:  # published records have no jobs here
         print(f"{missing} of {len(opened.jobs)} cells are not there yet: run the suite to go on.", file=sys.stderr)
+        for title in untabled(opened.records, opened.waiting):
+            print(f"No cell is there yet of: {title}.", file=sys.stderr)
     for note in opened.notes:
         print(note, file=sys.stderr)
     return 0
@@ -238,11 +243,11 @@ def check(args: argparse.Namespace) -> int:
 
 
 def compare(args: argparse.Namespace) -> int:
-    """`compare`: two runs cell by cell."""
+    """`compare`: two runs cell by cell, and every setting in which they differ."""
     one, two = (open_any(Path(folder)) for folder in (args.first, args.second))
     for opened, name in ((one, "A"), (two, "B")):
         _print_warning(opened.warning, args.format, f"{name}: ")
-    _print_tables([comparison(one.records, two.records)], args.format)
+    _print_tables(comparison(one.records, two.records), args.format)
     return 0
 
 
@@ -281,6 +286,8 @@ def _describe(record: Record) -> str:
         f"  status    {record.status}" + (f": {record.reason}" if record.reason else ""),
     ]
     lines += [f"  flag      {flag}" for flag in record.flags]
+    if record.scores and all_targets(record):
+        lines.append(f"  scores    over {all_targets(record)}" + _ranked_elsewhere(record))
     for name, score in record.scores.items():
         value = "–" if score.value is None else f"{score.value:.4f} {score.unit}".rstrip()
         lines.append(f"  {name:20} {value}" + (f"  ({score.reason})" if score.reason else ""))
@@ -293,6 +300,11 @@ def _describe(record: Record) -> str:
         lines.append(f"  {'made':20} {record.provenance.created}, commit {record.provenance.commit}{dirty}")
     text = "\n".join(lines) + (f"\n\n{record.traceback}" if record.traceback else "")
     return "\n".join(map(plain, text.split("\n")))  # whoever wrote the record must not steer this terminal
+
+
+def _ranked_elsewhere(record: Record) -> str:
+    """Why the rankings have another score of this cell; an audit's bound is the same in both."""
+    return "" if record.cell.goal == "audit" else " (rankings: over the half on which the attack was not chosen)"
 
 
 def _write_page(opened: Run) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from leaderboard.record import Record
+from leaderboard.scope import all_targets
 from leaderboard.table import Cell, Column, Row, Table
 
 HEAD = (
@@ -54,7 +55,12 @@ SCORES = {
 }
 #: columns of an audit that stand in its score's details
 DETAILS = ("claimed", "round", "composed", "ceiling", "trials")
+OVER = (Column("over", "over", help="the targets that the scores are over"),)
 COST = (Column("seconds", "attack time", unit="s", digits=1),)
+NOTE = (
+    "Scores of a cell are over all its targets. Rankings report the half on which the attack was not chosen: the same "
+    "cell has another score there."
+)
 
 
 def cell_tables(records: Sequence[Record]) -> list[Table]:
@@ -64,7 +70,8 @@ def cell_tables(records: Sequence[Record]) -> list[Table]:
         found = [record for record in records if record.cell.goal == goal]
         if found:
             rows = tuple(_row(record, columns) for record in found)
-            tables.append(Table(f"All cells: {goal}", (*HEAD, *columns, *COST), rows))
+            notes = () if goal == "audit" else (NOTE,)
+            tables.append(Table(f"All cells: {goal}", (*HEAD, *columns, *OVER, *COST), rows, notes))
     return tables
 
 
@@ -79,6 +86,7 @@ def _row(record: Record, columns: Sequence[Column]) -> Row:
         "moment": Cell(cell.moment or "all"),
         "seed": Cell(cell.training.seed),
         "status": Cell(record.status, note=record.reason),
+        "over": Cell(all_targets(record) or None),
         "seconds": Cell(record.cost.wall_seconds if record.cost else None),
     }
     for column in columns:

@@ -28,6 +28,7 @@ from leaderboard.record import Record
 from leaderboard.render import to_html
 from leaderboard.render.shared import plain
 from leaderboard.roc import Curve, record_curve
+from leaderboard.scope import all_targets
 from leaderboard.soundness import GOALS
 from leaderboard.table import NOTHING, Table
 from leaderboard.tables import Board
@@ -81,7 +82,13 @@ class Entry:
     def headlines(self) -> list[str]:
         """The record's main scores, each with its name and unit."""
         scores = [(name, self.record.scores[name]) for name in HEADLINES if name in self.record.scores]
-        return [f"{name} {shown(s.value)} {s.unit}".rstrip() for name, s in scores if s.value is not None]
+        told = [f"{name} {shown(s.value)} {s.unit}".rstrip() for name, s in scores if s.value is not None]
+        return [*told, f"over {self.over}"] if told and self.over else told
+
+    @property
+    def over(self) -> str:
+        """The targets that the record's scores are over."""
+        return all_targets(self.record)
 
 
 def write_page(

@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -38,7 +38,6 @@ from leaderboard.render.shared import plain
 from leaderboard.scoring import PRIOR
 from leaderboard.soundness import places, sound, unsound
 from leaderboard.store import MAX_RECORD_BYTES, Run, RunFile, SuiteName, open_run, read_record_file, read_text
-from leaderboard.table import Cell, Column, Row, Table
 
 PUBLISHED = ROOT / "leaderboard" / "published"
 PUBLISHED_FILE = "published.json"
@@ -403,36 +402,3 @@ def mark_verified(path: Path, verdict: Verdict) -> Path:
     target = path.with_suffix(".verified")
     write_text(target, note.model_dump_json(indent=1) + "\n")
     return target
-
-
-# --- compare ------------------------------------------------------------------------------------
-
-
-def comparison(first: Sequence[Record], second: Sequence[Record]) -> Table:
-    """Two runs cell by cell: what is in both, and every score that differs."""
-    mine, other = ({record.cell.slug: record for record in records} for records in (first, second))
-    columns = (
-        Column("cell", "cell"),
-        Column("score", "score"),
-        Column("a", "A", digits=4),
-        Column("b", "B", digits=4),
-        Column("difference", "B − A", digits=4),
-    )
-    rows = []
-    for slug in [slug for slug in mine if slug in other]:
-        one, two = mine[slug], other[slug]
-        if one.status != two.status:
-            rows.append(
-                Row({"cell": Cell(slug), "score": Cell("status"), "a": Cell(one.status), "b": Cell(two.status)})
-            )
-        for name, (a, b) in Verdict(one, two).rows().items():
-            if a != b:
-                gap = Cell(b - a) if a is not None and b is not None else Cell(None)
-                cells = {"cell": Cell(slug), "score": Cell(name), "a": Cell(a), "b": Cell(b), "difference": gap}
-                rows.append(Row(cells))
-    both = sum(slug in other for slug in mine)
-    notes = (
-        f"{both} cells are in both; {len(mine) - both} only in A, {len(other) - both} only in B.",
-        "Only what differs is shown." if rows else "Every score of every common cell is equal.",
-    )
-    return Table("Comparison of two runs", columns, tuple(rows), notes)

@@ -8,10 +8,12 @@ training's seconds.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from pydantic import Field, JsonValue
 
+from core.files import file_part
 from core.plugins import Settings
 from core.registry import ROOT
 from core.seeds import digest_of
@@ -64,7 +66,7 @@ class CellSpec(Settings):
         """A readable name for files: dataset, defense, attack, threat, moment, seed."""
         t = self.training
         parts = [t.dataset.label, t.defense.label, self.attack.label, self.threat, self.moment or "run", f"s{t.seed}"]
-        return "--".join("".join(c if c.isalnum() or c in "+-._@" else "_" for c in part) for part in parts)
+        return "--".join(file_part(part) for part in parts)
 
 
 class ScoreRecord(Settings):
@@ -84,6 +86,9 @@ class TrainingSummary(Settings):
     key: str
     accuracy: float | None = Field(description="test accuracy of the final global model, 0 to 1")
     test_records: int = Field(description="how many test images the accuracy is over")
+    test_correct: str = Field(
+        "", description="the test records that the final model got right: one bit each in the split's order, as hex"
+    )
     train_accuracy: float | None = Field(description="accuracy on the members, 0 to 1")
     train_records: int | None = Field(None, description="how many members the train accuracy is over")
     accuracy_by_round: dict[int, float] = Field(
@@ -110,6 +115,31 @@ class TrainingSummary(Settings):
         description="crypto: sampled: CPU seconds of work not done, by role/phase: median of the samples x count",
     )
     wall_seconds: float = Field(description="wall seconds of the whole training")
+
+    def outcomes(self) -> list[bool]:
+        """For each test record whether the final model was right; empty where the record does not say (older code)."""
+        return bits_of(self.test_correct, self.test_records)
+
+
+def hex_of(bits: Sequence[bool]) -> str:
+    """Bits as hex digits, the first one highest; `bits_of` turns them back.
+
+    >>> hex_of([True, False, False, False, True])
+    '11'
+    """
+    return f"{int(''.join('1' if bit else '0' for bit in bits), 2):0{-(-len(bits) // 4)}x}" if bits else ""
+
+
+def bits_of(text: str, count: int) -> list[bool]:
+    """So many bits from hex digits; none where the text does not hold exactly so many.
+
+    >>> bits_of("11", 5), bits_of("11", 4), bits_of("no", 5)
+    ([True, False, False, False, True], [], [])
+    """
+    if not text or len(text) != -(-count // 4) or not all(digit in "0123456789abcdef" for digit in text):
+        return []
+    digits = f"{int(text, 16):0{count}b}"
+    return [digit == "1" for digit in digits] if len(digits) == count else []
 
 
 class Cost(Settings):

@@ -49,6 +49,8 @@ def _out_of_range(record: Record) -> Iterator[str]:
     for name in SHARES:
         if name in record.scores and not all(0 <= value <= 1 for value in record.scores[name].per_item):
             yield f"its {name} has values that are no shares"
+    if record.training is not None and not _consistent(record.training):
+        yield "the test records that its model got right are not as many as its accuracy says"
     if record.training is not None and not _plausible(record.training):
         yield "its training has accuracies that are no shares, or counts below 0"
 
@@ -58,6 +60,12 @@ def _plausible(summary: TrainingSummary) -> bool:
     counts = (summary.test_records, summary.train_records or 0, summary.rounds, summary.client_rounds)
     looked_at = summary.accuracy is None or summary.test_records > 0
     return looked_at and min(counts) >= 0 and all(share is None or 0 <= share <= 1 for share in shares)
+
+
+def _consistent(summary: TrainingSummary) -> bool:
+    """Whether the outcomes by test record, where there are any, give the stated accuracy."""
+    hits, share = summary.outcomes(), summary.accuracy
+    return not summary.test_correct or (bool(hits) and share is not None and abs(sum(hits) / len(hits) - share) < 1e-9)
 
 
 def _numbers(value: Any) -> Iterator[float]:

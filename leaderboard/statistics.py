@@ -59,20 +59,36 @@ def wilson(successes: int, trials: int, confidence: float = 0.95) -> Interval:
     return Interval(low if successes else 0.0, high if successes < trials else 1.0)
 
 
-def rate_difference(first: int, of_first: int, second: int, of_second: int, confidence: float = 0.95) -> Interval:
-    """Newcombe's interval of p₁ − p₂ for independent rates: d − √((p₁−l₁)² + (u₂−p₂)²) to d + √((u₁−p₁)² + (p₂−l₂)²).
+def rate_difference(
+    first: int,
+    of_first: int,
+    second: int,
+    of_second: int,
+    confidence: float = 0.95,
+    *,
+    weight: float = 1.0,
+    correlation: float = 0.0,
+) -> Interval:
+    """Newcombe's interval of p₁ − w·p₂: from d − r(p₁−l₁, w(u₂−p₂)) to d + r(u₁−p₁, w(p₂−l₂)).
 
-    (l, u) are Wilson's intervals. Newcombe, Statistics in Medicine 17 (1998), method 10, whose first example is here.
+    d = p₁ − w·p₂, r(x, y) = √(x² − 2ρxy + y²), and (l, u) are Wilson's intervals. For independent rates ρ = 0; for
+    two rates over the same records ρ is the correlation of their outcomes. Newcombe, Statistics in Medicine 17 (1998),
+    method 10 of both papers (pp. 873 and 2635); Zou and Donner, ibid. 27 (2008), for w and ρ. The first example is his.
 
     >>> "{:.4f} {:.4f}".format(*rate_difference(56, 70, 48, 80))
     '0.0524 0.3339'
     """
     if not of_first or not of_second:
-        return Interval(-1.0, 1.0)
+        return Interval(-weight, 1.0)
     one, other = wilson(first, of_first, confidence), wilson(second, of_second, confidence)
     p, q = first / of_first, second / of_second
-    low = p - q - float(np.hypot(p - one.low, other.high - q))
-    return Interval(low, p - q + float(np.hypot(one.high - p, q - other.low)))
+
+    def reach(x: float, y: float) -> float:
+        return float(np.sqrt(max(x**2 - 2 * correlation * x * y + y**2, 0.0)))
+
+    middle = p - weight * q
+    low = middle - reach(p - one.low, weight * (other.high - q))
+    return Interval(low, middle + reach(one.high - p, weight * (q - other.low)))
 
 
 def clopper_pearson(successes: int, trials: int, confidence: float = 0.95) -> Interval:

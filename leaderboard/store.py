@@ -18,7 +18,7 @@ from core.files import write_text
 from core.plugins import Settings
 from leaderboard.jobs import Job
 from leaderboard.plan import Plan
-from leaderboard.record import Record
+from leaderboard.record import CellSpec, Record
 from leaderboard.soundness import sound
 from leaderboard.table import Table
 
@@ -99,6 +99,12 @@ class Run:
         files = [job.record_file for job in self.jobs if job.record_file.exists()]
         return sound(((file, read_record_file(file)) for file in files), self.folder)
 
+    @cached_property
+    def waiting(self) -> tuple[CellSpec, ...]:
+        """The cells of this run that have no record yet."""
+        done = {record.key for record in self.records}
+        return tuple(job.cell for job in self.jobs if job.cell is not None and job.key not in done)
+
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader must know of these records: how many others lie in the folder, of older code or settings."""
@@ -125,7 +131,7 @@ class Run:
     def _boards(self) -> list[Board]:
         from leaderboard.tables import ranking_boards
 
-        return ranking_boards(self.records, self.file.control, self.file.utility_gate)
+        return ranking_boards(self.records, self.file.control, self.file.utility_gate, self.waiting)
 
     def boards(self) -> list[Board]:
         """The rankings of this run, with the evidence behind them; computed once, for tables and page."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,6 +10,8 @@ import numpy as np
 from attacks.base import NOTHING_TO_IMITATE
 from core.seeds import natural_order
 from leaderboard.audits import AUDIT, NOTES, PLAIN_AUDIT, audit_cells
+from leaderboard.controls import coin, invalid, no_score, not_above_prior, unfaithful
+from leaderboard.epsilons import EXACT_NOTE, epsilon_cells, epsilon_columns
 from leaderboard.gap import gap_of
 from leaderboard.ranking import (
     Evidence,
@@ -22,7 +24,7 @@ from leaderboard.ranking import (
     ranks,
     reconstruction_harm,
 )
-from leaderboard.record import Record
+from leaderboard.record import CellSpec, Record
 from leaderboard.rows import (
     EXTRACTION,
     MEMBERSHIP,
@@ -31,12 +33,14 @@ from leaderboard.rows import (
     RECONSTRUCTION_REST,
     Harm,
     RankedRow,
-    above,
     extraction_row,
     is_prior,
     membership_row,
     reconstruction_row,
 )
+from leaderboard.scope import AUDIT_HALF, ITEMS, reported_half
+from leaderboard.scoring import PRIOR
+from leaderboard.silence import not_there_yet, silent, unanswered
 from leaderboard.soundness import GOALS
 from leaderboard.table import Cell, Column, Row, Table
 from leaderboard.utility import Utility, utility_of
@@ -44,8 +48,6 @@ from leaderboard.utility import Utility, utility_of
 #: the order of tables: goals (as in `GOALS`), what membership is about, threats (`server+clients:m` by m)
 ABOUT = ("training", "batch")
 THREATS = ("server", "server+keys", "server+clients", "server:active", "client")
-#: the control's model is open to everyone: an extraction that agrees with it on fewer test records does not work
-FAITHFUL = 99.0
 RANK = Column("rank", "rank", digits=0, direction="lower", help="1 leaks least; equal ranks are ties")
 COMMON = (
     Column("defense", "defense"),
@@ -77,21 +79,26 @@ class Place:
         return f"{goal}, {self.dataset}, threat {self.threat}"
 
 
-def place_of(record: Record) -> Place:
-    """The table that a record belongs to."""
-    cell = record.cell
+def place_of(record: Record | CellSpec) -> Place:
+    """The table that a record or a cell belongs to."""
+    cell = record.cell if isinstance(record, Record) else record
     return Place(cell.training.dataset.label, cell.goal, cell.about, cell.threat)
 
 
 @dataclass(frozen=True)
 class Board:
-    """A table with what figures need beside it: place, whether it ranks, accuracies, the evidence of its rows."""
+    """A table with what figures need beside it: place, whether it ranks, accuracies, the evidence of its rows.
+
+    `over` says over which targets its scores are, `waiting` are its cells that are not computed yet.
+    """
 
     place: Place
     table: Table
     valid: bool
     utility: Utility
     rows: tuple[RankedRow, ...] = ()
+    over: str = ""
+    waiting: tuple[CellSpec, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -102,28 +109,15 @@ class _Kind:
     row: Callable[[str, list[Evidence]], RankedRow | None]
     columns: tuple[Column, ...]
     broken: Callable[[RankedRow], str]
-    items: str
     rest: tuple[Column, ...] = ()
-
-
-def _not_above_prior(control: RankedRow) -> str:
-    return "" if above(control.cells["excess"], 0) else "its PSNR is not above the prior"
-
-
-def _coin(control: RankedRow) -> str:
-    return "" if above(control.cells["auc"], 0.5) else "its AUC interval is not above 0.5"
-
-
-def _unfaithful(control: RankedRow) -> str:
-    return "" if control.order[0] >= FAITHFUL / 100 else f"its fidelity is below {FAITHFUL:g} %, and it hides nothing"
 
 
 KINDS = {
     "reconstruction": _Kind(
-        reconstruction_harm, reconstruction_row, RECONSTRUCTION, _not_above_prior, "targets", RECONSTRUCTION_REST
+        reconstruction_harm, reconstruction_row, RECONSTRUCTION, not_above_prior, RECONSTRUCTION_REST
     ),
-    "membership": _Kind(membership_harm, membership_row, MEMBERSHIP, _coin, "targets"),
-    "extraction": _Kind(extraction_harm, extraction_row, EXTRACTION, _unfaithful, "test records"),
+    "membership": _Kind(membership_harm, membership_row, MEMBERSHIP, coin),
+    "extraction": _Kind(extraction_harm, extraction_row, EXTRACTION, unfaithful),
 }
 
 
@@ -132,8 +126,10 @@ def ranking_tables(records: Sequence[Record], control: str, gate: float) -> list
     return [board.table for board in ranking_boards(records, control, gate)]
 
 
-def ranking_boards(records: Sequence[Record], control: str, gate: float) -> list[Board]:
-    """The tables with the evidence behind them, in a fixed order."""
+def ranking_boards(
+    records: Sequence[Record], control: str, gate: float, waiting: Sequence[CellSpec] = ()
+) -> list[Board]:
+    """The tables with the evidence behind them, in a fixed order; `waiting` are cells without a record yet."""
     groups: dict[Place, list[Record]] = {}
     for record in records:
         groups.setdefault(place_of(record), []).append(record)
@@ -143,8 +139,16 @@ def ranking_boards(records: Sequence[Record], control: str, gate: float) -> list
         trained = [record for record in records if record.cell.training.dataset.label == place.dataset]
         utility = utility_of(trained, control, gate)
         group = _with_control(place, group, records, control)
-        boards.append(_audit(place, group, utility) if place.goal == "audit" else _ranked(place, group, utility))
+        to_come = tuple(cell for cell in waiting if place_of(cell) == place)
+        make = _audit if place.goal == "audit" else _ranked
+        boards.append(make(place, group, utility, to_come))
     return boards
+
+
+def untabled(records: Sequence[Record], waiting: Sequence[CellSpec]) -> list[str]:
+    """The titles of the tables of which no cell is computed yet."""
+    known = {place_of(record) for record in records}
+    return [place.title for place in sorted({place_of(c) for c in waiting} - known, key=lambda place: place.order)]
 
 
 def _with_control(place: Place, group: list[Record], records: Sequence[Record], control: str) -> list[Record]:
@@ -167,7 +171,7 @@ def _by_defense(records: Sequence[Record]) -> dict[str, list[Record]]:
     return {name: [r for r in records if r.cell.training.defense.label == name] for name in names}
 
 
-def _ranked(place: Place, records: list[Record], utility: Utility) -> Board:
+def _ranked(place: Place, records: list[Record], utility: Utility, waiting: tuple[CellSpec, ...]) -> Board:
     """A table of a goal whose outcome is known target by target."""
     kind = KINDS[place.goal]
     groups = {name: gather(group) for name, group in _by_defense(records).items()}
@@ -175,32 +179,44 @@ def _ranked(place: Place, records: list[Record], utility: Utility) -> Board:
     moment = _ranking_moment(groups.get(utility.control) or everything, kind.harm)
     here = {name: aligned([e for e in found if e.moment == moment]) for name, found in groups.items()}
     rows = [row for row in (kind.row(name, found) for name, found in here.items()) if row is not None]
-    reasons = _why_nobody(place, kind, rows, records, utility)
-    notes = list(reasons)
+    reasons = _why_nobody(place, kind, rows, records, utility, waiting)
+    notes = [*not_there_yet(waiting, len(records)), *reasons]
     if place.goal == "reconstruction" and everything and not any(is_prior(evidence) for evidence in everything):
-        notes.append("There is no prior among the attacks, so there is nothing to compare with: add it to the suite.")
+        notes += _without_prior(records, waiting)
     notes += _remarks(records)
-    if rows:
-        count = len(rows[0].strata)
-        notes.append(f"Scores are over {count} {kind.items}, the half on which the attack was not chosen.")
-    order = _order(rows, records, utility, valid=not reasons)
+    found = {row.defense: len(here[row.defense][0].strata) for row in rows}
+    over = reported_half((len(row.strata) for row in rows), found.values(), ITEMS[place.goal])
+    order = _order(rows, records, utility, waiting, valid=not reasons)
     beside = PLAIN_COLUMNS[place.goal] if _any_adaptive(records) else ()
     columns = (RANK, *COMMON, *kind.columns, *beside, *kind.rest)
     body = [(name, {"rank": order[name], **_by_name(rows)[name].cells}) for name in order]
-    table = _table(place.title + (f", {moment} round" if moment else ""), columns, body, notes, records, utility)
-    return Board(place, table, not reasons, utility, tuple(rows))
+    title = place.title + (f", {moment} round" if moment else "")
+    table = _table(title, columns, body, notes, records, utility, waiting, over)
+    return Board(place, table, not reasons, utility, tuple(rows), over, waiting)
 
 
-def _audit(place: Place, records: list[Record], utility: Utility) -> Board:
+def _without_prior(records: Sequence[Record], waiting: Sequence[CellSpec]) -> list[str]:
+    """Why there is no prior to compare with, where that is not merely to come."""
+    if any(cell.attack.name == PRIOR for cell in waiting):
+        return []
+    if any(record.cell.attack.name == PRIOR for record in records):
+        return ["The prior gave no answer, so there is nothing to compare with."]
+    return ["There is no prior among the attacks, so there is nothing to compare with: add it to the suite."]
+
+
+def _audit(place: Place, records: list[Record], utility: Utility, waiting: tuple[CellSpec, ...]) -> Board:
     """The table of audits: listed by name, not ranked."""
     found = {name: audit_cells(group) for name, group in _by_defense(records).items()}
     body = [(name, cells) for name, cells in found.items() if cells is not None]
     control = found.get(utility.control)
     valid = control is not None and bool(control["audited"].value)
-    why = "it has no score" if control is None else "its audit proves no epsilon"
+    why = no_score(utility.control, records, waiting) if control is None else "its audit proves no epsilon"
     columns = (*COMMON, *AUDIT, *(PLAIN_AUDIT if _any_adaptive(records) else ()))
-    notes = [*([] if valid else [_invalid(utility.control, why)]), *_remarks(records), *NOTES]
-    return Board(place, _table(place.title, columns, body, notes, records, utility), valid, utility)
+    notes = [*not_there_yet(waiting, len(records)), *([] if valid else [invalid(utility.control, why)])]
+    notes += [*_remarks(records), *NOTES]
+    over = AUDIT_HALF if body else ""
+    table = _table(place.title, columns, body, notes, records, utility, waiting, over)
+    return Board(place, table, valid, utility, over=over, waiting=waiting)
 
 
 def _ranking_moment(control: list[Evidence], harm: Harm) -> str | None:
@@ -210,25 +226,41 @@ def _ranking_moment(control: list[Evidence], harm: Harm) -> str | None:
 
 
 def _why_nobody(
-    place: Place, kind: _Kind, rows: Sequence[RankedRow], records: Sequence[Record], utility: Utility
+    place: Place,
+    kind: _Kind,
+    rows: Sequence[RankedRow],
+    records: Sequence[Record],
+    utility: Utility,
+    waiting: Sequence[CellSpec],
 ) -> list[str]:
     """Why a table ranks nobody: its control does not break, or there is no generalisation gap; empty where it ranks."""
     control = _by_name(rows).get(utility.control)
-    why = "it has no score" if control is None else kind.broken(control)
-    reasons = [_invalid(utility.control, why)] if why else []
+    why = no_score(utility.control, records, waiting) if control is None else kind.broken(control)
+    reasons = [invalid(utility.control, why)] if why else []
     # what was in a batch shows in its gradient, whether the model generalises or not
     gap = gap_of(records, utility.control) if (place.goal, place.about) == ("membership", "training") else None
     return reasons + ([gap.note] if gap is not None and not gap.is_there else [])
+
+
+def _of(name: str, records: Sequence[Record]) -> list[Record]:
+    return [record for record in records if record.cell.training.defense.label == name]
 
 
 def _by_name(rows: Sequence[RankedRow]) -> dict[str, RankedRow]:
     return {row.defense: row for row in rows}
 
 
-def _order(rows: Sequence[RankedRow], records: Sequence[Record], utility: Utility, *, valid: bool) -> dict[str, Cell]:
+def _order(
+    rows: Sequence[RankedRow],
+    records: Sequence[Record],
+    utility: Utility,
+    waiting: Sequence[CellSpec],
+    *,
+    valid: bool,
+) -> dict[str, Cell]:
     """The cell of the rank of every defense, in the order of the table; those that may not be ranked come last."""
     by_name = _by_name(rows)
-    able = [row for row in rows if not _why_not(row.defense, utility, records)]
+    able = [row for row in rows if not _why_not(row.defense, utility, records, waiting)]
     names = [row.defense for row in sorted(able, key=lambda row: row.order)]
     found = ranks(names, lambda a, b: _compare(by_name[a], by_name[b])) if valid else dict.fromkeys(names)
     return {name: Cell(found.get(name)) for name in [*found, *(name for name in by_name if name not in found)]}
@@ -241,17 +273,30 @@ def _table(
     notes: Sequence[str],
     records: Sequence[Record],
     utility: Utility,
+    waiting: Sequence[CellSpec],
+    over: str,
 ) -> Table:
-    """The table with what every one has: accuracy, the utility gate and its remark, the best marked."""
+    """The table with what every one has: accuracy, budget, the utility gate and its remark, the best marked.
+
+    Below those of `body` stand the defenses without any score, each with the reason.
+    """
+    without = silent((name for name, _ in body), records, waiting)
+    every = [*body, *((name, {column.key: Cell(None) for column in columns}) for name in without)]
+    budgets = {name: epsilon_cells(_of(name, records)) for name, _ in every} if RANK in columns else {}
+    spent = epsilon_columns(budgets)
+    where = columns.index(COMMON[-1]) + 1
+    columns = (*columns[:where], *spent, *columns[where:])
     rows = []
-    for name, cells in body:
-        why = _why_not(name, utility, records)
+    for name, cells in every:
+        why = _why_not(name, utility, records, waiting)
         first = columns[0].key
-        mine = {**cells, "defense": Cell(name), "accuracy": utility.cell(name)}
+        mine = {**cells, **budgets.get(name, {}), "defense": Cell(name), "accuracy": utility.cell(name)}
         mine[first] = replace(mine[first], note=why)
         rows.append(Row({c.key: mine[c.key] for c in columns if c.key in mine}, muted=bool(why)))
     gate = [utility.note] if RANK in columns else []
-    table = Table(title, tuple(columns), tuple(rows), (*notes, *gate))
+    gate += [EXACT_NOTE] if any(column.title.startswith("ε exact") for column in spent) else []
+    caption = f"Scores are over {over}." if over else ""
+    table = Table(title, tuple(columns), tuple(rows), (*notes, *gate), caption)
     return table.mark_best() if sum(not row.muted for row in rows) > 1 else table
 
 
@@ -276,17 +321,12 @@ def _any_adaptive(records: Sequence[Record]) -> bool:
     return any(used(record) for record in records)
 
 
-def _why_not(name: str, utility: Utility, records: Sequence[Record]) -> str:
+def _why_not(name: str, utility: Utility, records: Sequence[Record], waiting: Sequence[CellSpec]) -> str:
     """Why a defense is not ranked: it does not train, or an attack on it gave no answer (which must not be a win)."""
-    if not utility.passes(name):
+    silence = unanswered(_of(name, records), [cell for cell in waiting if cell.training.defense.label == name])
+    if name in utility.accuracy and not utility.passes(name):
         return utility.verdict(name)
-    return unanswered(record for record in records if record.cell.training.defense.label == name)
-
-
-def unanswered(records: Iterable[Record]) -> str:
-    """Which attacks gave no answer, in words; nothing where all did."""
-    broken = sorted({r.cell.attack.label for r in records if r.status in ("failed", "timeout", "crashed")})
-    return f"incomplete: {', '.join(broken)} gave no answer" if broken else ""
+    return silence or ("" if utility.passes(name) else utility.verdict(name))
 
 
 def _compare(first: RankedRow, second: RankedRow) -> int:
@@ -308,7 +348,3 @@ def _compare(first: RankedRow, second: RankedRow) -> int:
         {name: values[right] for name, values in second.harms.items()},
         first.strata[left],
     )
-
-
-def _invalid(control: str, why: str) -> str:
-    return f"The control ({control}) does not break here: {why}. The attacks show nothing, and nobody is ranked."

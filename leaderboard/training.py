@@ -24,8 +24,8 @@ from federation.task import task_of
 from federation.transcript import Transcript
 from federation.view import Threat, View, limiter, seeable
 from leaderboard.jobs import Job
-from leaderboard.record import TrainingSummary
-from metrics.accuracy import accuracy
+from leaderboard.record import TrainingSummary, hex_of
+from metrics.accuracy import accuracy, correct
 
 
 def splits_of(job: Job, pool: ImagePool) -> Splits:
@@ -128,15 +128,21 @@ def _summary(job: Job, outcome: Outcome, pool: ImagePool, splits: Splits, second
     task = task_of(outcome.public)
     finite = all(bool(value.isfinite().all()) for value in outcome.model.values())
 
-    def share(indices: torch.Tensor) -> float | None:
+    def right(indices: torch.Tensor) -> list[bool]:
         data = pool.take(indices)
-        return accuracy(task.predict(outcome.model, data.images), data.labels) if len(data) else None
+        return correct(task.predict(outcome.model, data.images), data.labels).tolist() if len(data) else []
+
+    def share(hits: list[bool]) -> float | None:
+        return sum(hits) / len(hits) if hits else None
+
+    tested = right(splits.test)
 
     return TrainingSummary(
         key=job.training_key,
-        accuracy=share(splits.test),
+        accuracy=share(tested),
+        test_correct=hex_of(tested),
         test_records=len(splits.test),
-        train_accuracy=share(splits.members),
+        train_accuracy=share(right(splits.members)),
         train_records=len(splits.members),
         rounds=outcome.public.total_rounds,
         client_rounds=outcome.client_rounds,

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from core.seeds import natural_order
 from leaderboard.charts import Chart, stem
+from leaderboard.epsilons import exact_round, number
 from leaderboard.phases import EXTRAPOLATED, PHASES, Setting, seconds_a_round, timed_trainings
 from leaderboard.record import PluginSpec, Record, TrainingSummary
 from leaderboard.table import Cell
@@ -17,6 +18,8 @@ from leaderboard.utility import Utility
 
 #: phases that no column of the paper's has a place for
 OTHER = ("other", "other")
+#: what the axis of budgets is called
+CLAIMED, EXACT = "ε claimed", "ε exact per round"
 
 
 class Point(NamedTuple):
@@ -35,11 +38,12 @@ class Curve(NamedTuple):
 
 @dataclass(frozen=True)
 class Spending(Chart):
-    """Accuracy against the claimed epsilon, a line a defense; the control has none and is a level."""
+    """Accuracy against epsilon (`axis` says which), one line per defense; the control has none and is a level."""
 
     curves: tuple[Curve, ...]
     control: str
     level: Cell
+    axis: str
 
 
 class Bar(NamedTuple):
@@ -74,14 +78,19 @@ def training_charts(boards: Sequence[Board], records: Sequence[Record]) -> list[
 
 def _spending(dataset: str, utility: Utility, records: Sequence[Record]) -> Spending | None:
     """The chart of a data set; None where no defense was trained at two budgets."""
+    here = [r for r in records if r.cell.training.dataset.label == dataset and _epsilon(r, exact=False) is not None]
+    exact = any(_epsilon(record, exact=True) is not None for record in here)
     families: dict[tuple[str, str], dict[str, float]] = {}
     specs: dict[tuple[str, str], PluginSpec] = {}
-    for record in records:
-        spec, epsilon = record.cell.training, _epsilon(record)
-        if spec.dataset.label == dataset and epsilon is not None and spec.defense.label in utility.accuracy:
-            family = spec.defense.name, json.dumps(_others(spec.defense), sort_keys=True)
-            specs.setdefault(family, spec.defense)
-            families.setdefault(family, {})[spec.defense.label] = epsilon
+    left_out = set()
+    for record in here:
+        defense, epsilon = record.cell.training.defense, _epsilon(record, exact=exact)
+        if epsilon is None:
+            left_out.add(defense.label)
+        elif defense.label in utility.accuracy:
+            family = defense.name, json.dumps(_others(defense), sort_keys=True)
+            specs.setdefault(family, defense)
+            families.setdefault(family, {})[defense.label] = epsilon
     if not any(len(set(budgets.values())) > 1 for budgets in families.values()):
         return None
     curves = []
@@ -91,32 +100,49 @@ def _spending(dataset: str, utility: Utility, records: Sequence[Record]) -> Spen
         curves.append(Curve(_name(specs[family], alike), tuple(sorted(points, key=lambda point: point.epsilon))))
     order = natural_order({curve.name for curve in curves})
     curves.sort(key=lambda curve: order.index(curve.name))
-    caption = (
-        "Test accuracy at the ε that each defense claims, of a round or of the whole training as it says; what it "
-        f"really grants is in the audits. Bars are 95 % intervals. The level is {utility.control}, without a budget."
+    return _budget_chart(dataset, utility, curves, _spending_caption(exact, left_out), EXACT if exact else CLAIMED)
+
+
+def _spending_caption(exact: bool, left_out: set[str]) -> str:
+    """What the axis is; one axis has one meaning, so that who has no such epsilon is not drawn."""
+    if not exact:
+        return (
+            "Test accuracy at the ε that each defense claims, of a round or of the whole training as it says; what it "
+            "really grants is in the audits."
+        )
+    missing = f" Not drawn, since there is no exact ε: {', '.join(natural_order(left_out))}." if left_out else ""
+    return (
+        f"Test accuracy at the exact ε of a round, if all noise were Gaussian, on this graph, at this delta.{missing}"
     )
+
+
+def _budget_chart(dataset: str, utility: Utility, curves: Sequence[Curve], caption: str, axis: str) -> Spending:
     title = f"Accuracy against privacy budget: {dataset}"
     said = [
         f"{curve.name}: "
-        + ", ".join(f"{point.accuracy.value:.1f} % at ε = {point.epsilon:g}" for point in curve.points)
+        + ", ".join(f"{point.accuracy.value:.1f} % at ε = {point.epsilon:.4g}" for point in curve.points)
         for curve in curves
     ]
     return Spending(
         stem("budget", dataset),
         title,
-        caption,
+        f"{caption} Bars are 95 % intervals. The level is {utility.control}, without a budget.",
         tuple(curves),
         utility.control,
         utility.cell(utility.control),
+        axis,
         description=f"{title}. {'; '.join(said)}",
     )
 
 
-def _epsilon(record: Record) -> float | None:
-    """The budget that the defense claims, in its honest training; None where it claims none or its noise is off."""
-    claimed = record.training.claims.get("epsilon_claimed") if record.training is not None else None
-    usable = isinstance(claimed, (int, float)) and not isinstance(claimed, bool) and claimed > 0
-    return float(claimed) if usable and not record.cell.training.active else None  # type: ignore[arg-type]
+def _epsilon(record: Record, *, exact: bool) -> float | None:
+    """The budget of a defense in its honest training, claimed or exact per round; None where its noise is off."""
+    claims = record.training.claims if record.training is not None and not record.cell.training.active else {}
+    claimed = number(claims, "epsilon_claimed")
+    if claimed is None or claimed <= 0:
+        return None
+    found = exact_round(claims) if exact else claimed
+    return found if found is not None and found > 0 else None
 
 
 def _others(defense: PluginSpec) -> dict[str, Any]:

@@ -38,7 +38,7 @@ def _spending(chart: Spending, look: Look) -> Paper:
         if chart.level.low is not None and chart.level.high is not None:
             axes.axhspan(chart.level.low, chart.level.high, color=look.soft, alpha=0.14, linewidth=0)
     budgets = sorted({point.epsilon for curve in chart.curves for point in curve.points})
-    axes.set(xscale="log", ylim=(0, 102), xlabel="ε claimed", ylabel="accuracy (%)")
+    axes.set(xscale="log", ylim=(0, 102), xlabel=chart.axis, ylabel="accuracy (%)")
     if len(budgets) <= 8:
         axes.set_xticks(budgets)
     _plain_numbers(axes)
@@ -54,7 +54,7 @@ def _spending(chart: Spending, look: Look) -> Paper:
 
 def _plain_numbers(axes: Any) -> None:
     """Numbers on a logarithmic axis as they are: powers would need the formulas that are switched off."""
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.xaxis.set_major_formatter(lambda value, _: f"{float(f'{value:.3g}'):g}")
     axes.xaxis.set_minor_formatter(NullFormatter())
 
 

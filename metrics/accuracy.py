@@ -23,13 +23,21 @@ def accuracy(logits: Tensor, labels: Tensor) -> float:
     >>> accuracy(torch.tensor([[2.0, 1.0], [0.0, 3.0], [1.0, 0.0]]), torch.tensor([0, 1, 1]))
     0.6666666666666666
     """
+    right = correct(logits, labels)
+    return int(right.sum()) / len(right)
+
+
+def correct(logits: Tensor, labels: Tensor) -> Tensor:
+    """Record by record whether `accuracy` counts it as right.
+
+    Shapes: logits (N, classes), labels int64 (N,), N at least 1; gives bool (N,).
+    """
     if logits.ndim != 2 or labels.shape != logits.shape[:1] or len(labels) == 0:
         raise ValueError(
             f"logits must be (N, classes) and labels (N,), N at least 1; given: {tuple(logits.shape)} "
             f"and {tuple(labels.shape)}."
         )
-    right = (logits.argmax(dim=1) == labels) & torch.isfinite(logits).all(dim=1)
-    return int(right.sum()) / len(labels)
+    return (logits.argmax(dim=1) == labels) & torch.isfinite(logits).all(dim=1)
 
 
 class Accuracy(Metric):

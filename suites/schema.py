@@ -9,6 +9,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from core import registry
 from core.errors import UserError, unknown_name
+from core.files import file_part
 from core.plugins import Settings, explain
 from federation.settings import Training, Watch
 from federation.view import parse_threat
@@ -17,6 +18,8 @@ from suites import suite_file, suite_files
 MAX_SUITE_BYTES = 200_000
 #: YAML nodes, every alias counted as often as it is used: a few lines of aliases to aliases are billions of nodes
 MAX_SUITE_NODES = 50_000
+#: letters, digits, some signs, and single spaces inside: `mp-dp (V1)`, `mp-dp (paper's formula)`
+LABEL = r"^(?:[A-Za-z0-9._+@%()'-](?: ?[A-Za-z0-9._+@%()'-])*)?$"
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 
 
@@ -24,7 +27,7 @@ class Entry(Settings):
     """A plugin with its parameters, under a label of its own: `name`, or `{name, label, params}`."""
 
     name: str = Field(min_length=1, max_length=500)
-    label: str = Field("", max_length=60, pattern=r"^[A-Za-z0-9._+@%-]*$")
+    label: str = Field("", max_length=60, pattern=LABEL)
     params: dict[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="before")
@@ -110,6 +113,10 @@ class Suite(Settings):
             twice = {title for title in titles if titles.count(title) > 1}
             if twice:
                 raise ValueError(f"two {what} are called {', '.join(sorted(twice))}: give one of them a label")
+            files = [file_part(title) for title in titles]
+            alike = [title for title, file in zip(titles, files, strict=True) if files.count(file) > 1]
+            if alike:
+                raise ValueError(f"these {what} would share the names of their files: {', '.join(alike)}")
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError("seeds must differ")
         if self.tuning is not None and self.tuning.seed in self.seeds:

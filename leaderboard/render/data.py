@@ -29,7 +29,9 @@ def to_csv(tables: Sequence[Table]) -> str:
     seen = {(k, extra) for _, r in rows for k, c in r.cells.items() for extra in _EXTRAS if getattr(c, extra)}
     seen |= {(k, end) for _, r in rows for k, c in r.cells.items() for end in ("low", "high") if getattr(c, end) == 0}
     fields = [(key, extra) for key in keys for extra in ("value", *_EXTRAS) if extra == "value" or (key, extra) in seen]
-    header = ["table", "section", "muted", *(key if extra == "value" else f"{key}:{extra}" for key, extra in fields)]
+    captions = any(table.caption for table in tables)  # over which targets the scores are, in rankings
+    titles = ["table", *(["caption"] if captions else []), "section", "muted"]
+    header = [*titles, *(key if extra == "value" else f"{key}:{extra}" for key, extra in fields)]
     if len(set(header)) < len(header):
         raise ValueError(f"Two columns of the CSV file would have one name, rename a key: {', '.join(header)}.")
     out = io.StringIO()
@@ -37,7 +39,8 @@ def to_csv(tables: Sequence[Table]) -> str:
     writer.writerow(map(_csv, header))
     for table, row in rows:
         cells = [getattr(row.cells.get(key), extra, None) for key, extra in fields]
-        writer.writerow(map(_csv, [table.title, row.section, int(row.muted), *cells]))
+        about = [table.title, *([table.caption] if captions else []), row.section, int(row.muted)]
+        writer.writerow(map(_csv, [*about, *cells]))
     return out.getvalue()
 
 

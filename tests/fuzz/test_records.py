@@ -19,12 +19,13 @@ from safetensors.torch import save
 from core.errors import UserError
 from leaderboard import commands, verifying
 from leaderboard.cli import main
+from leaderboard.comparison import comparison
 from leaderboard.images import reconstructions
 from leaderboard.listing import cell_tables
 from leaderboard.paper_tables import paper_tables
 from leaderboard.phases import phase_tables
 from leaderboard.plan import Plan
-from leaderboard.publishing import badge, comparison, open_any, problems, submit
+from leaderboard.publishing import badge, open_any, problems, submit
 from leaderboard.record import Record
 from leaderboard.render import to_csv, to_html, to_json, to_latex, to_markdown, to_terminal
 from leaderboard.soundness import unsound
@@ -61,7 +62,7 @@ def all_tables(folder: Path) -> int:
     opened = open_any(folder)
     tables = [*opened.rankings(), *phase_tables(opened.records), *cell_tables(opened.records)]
     tables += paper_tables(opened.records, 50.0)
-    tables.append(comparison(opened.records, opened.records))
+    tables += comparison(opened.records, opened.records)
     for table in tables:
         for text in (to_terminal(table, 100), to_markdown(table), to_latex(table), to_html(table)):
             assert "\x1b" not in text

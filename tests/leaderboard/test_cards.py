@@ -34,7 +34,7 @@ def test_a_card_tells_claim_findings_and_records() -> None:
     assert worst.attack.link in {record.key for record in a_run()}
     assert worst.score.startswith("identified 0.0 % [")
     assert by_goal["audit"].verdict == BROKEN
-    assert by_goal["audit"].score == "ε audited 5.00"
+    assert by_goal["audit"].score.startswith("ε audited 5.00 over the half of the trials")
     assert dict(found.facts)["ε audited"] == "at least 5.00 a round (server)"
 
 
@@ -115,8 +115,8 @@ def test_facts_compare_with_the_control() -> None:
         "accuracy": "85.0 % (−5.0 points against fedavg)",
         "CPU a round": "0.2 s, 2 times fedavg's",
         "sent a client and round": "2 MB",
-        "ε claimed": "3 of a round",
-        "ε composed": "45.2 over the training, if its noise were Gaussian",
+        "ε nominal": "3 per round",
+        "ε exact per run": "45.2, if all noise were Gaussian, on this graph, at this delta",
     }
     assert dict(card(records, "fedavg").facts)["accuracy"] == "90.0 %"
 

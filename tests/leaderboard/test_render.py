@@ -90,7 +90,7 @@ def test_csv_comes_back() -> None:
     first = {k: v for k, v in rows[0].items() if v}
     assert first == {
         **{"table": "Who is in?", "section": "CIFAR & co", "muted": "0", "name": "mp_dp", "auc": "0.5123"},
-        **{"auc:low": "0.49", "auc:high": "0.53", "auc:link": "r/1", "acc": "61.04"},
+        **{"auc:low": "0.49", "auc:high": "0.53", "auc:link": "r/1", "acc": "61.04", "caption": "Lower ± better"},
     }
     assert (rows[1]["eps"], rows[1]["eps:note"]) == ("", "50 % lost")
     assert (rows[2]["muted"], rows[2]["auc"], rows[2]["auc:text"]) == ("1", "0.4", "≤ prior")

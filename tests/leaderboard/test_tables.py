@@ -119,11 +119,39 @@ def test_a_control_of_a_single_reported_target_shows_nothing() -> None:
     assert set(ranking(only_table(few)).values()) == {None}
 
 
-def test_a_control_must_be_above_the_prior_even_if_it_is_identified() -> None:
+def test_a_control_breaks_where_more_images_are_identified_than_by_chance_though_its_psnr_does_not_tell() -> None:
     around = [v + (3 if i % 2 else -2.9) for i, v in enumerate(PRIOR)]
     control = reconstruction("fedavg", "inverting-gradients", around, identified=[1.0] * TARGETS)
     table = only_table([reconstruction("fedavg", "prior", PRIOR), control, *defended("weak", 5)])
-    assert set(ranking(table).values()) == {None}
+    assert ranking(table) == {"weak": 1, "fedavg": 2}
+    assert not any("does not break" in note for note in table.notes)
+
+
+def test_a_control_that_identifies_a_quarter_of_the_images_breaks() -> None:
+    """6 of 24, of which the reported half has some: chance is 0.1 %."""
+    prior = PRIOR * 3
+    nearly = [v + (9 if i % 4 == 1 else -3.1) for i, v in enumerate(prior)]
+    hits = [1.0 if i % 4 == 1 else 0.0 for i in range(len(prior))]
+    records = [reconstruction(n, "prior", prior) for n in ("fedavg", "quiet")]
+    records += [reconstruction("fedavg", "inverting-gradients", nearly, identified=hits)]
+    records += [reconstruction("quiet", "inverting-gradients", [v - 3 for v in prior])]
+    table = only_table(records)
+    low = rows(table)["fedavg"].cells["excess"].low
+    assert low is not None
+    assert low < 0
+    assert ranking(table) == {"quiet": 1, "fedavg": 2}
+
+
+def test_a_control_of_too_few_targets_is_told_so() -> None:
+    wide = [v + (9 if i in (0, 1, 2, 3) else -3) for i, v in enumerate(PRIOR)]  # 3 dB on average, of four
+    table = only_table([reconstruction("fedavg", "prior", PRIOR), reconstruction("fedavg", "a", wide)])
+    (note,) = (note for note in table.notes if "control" in note)
+    assert note.startswith(
+        "Whether the control (fedavg) breaks here cannot be told: too few targets: 0 of 4 identified"
+    )
+    assert "show nothing" not in note
+    many = only_table([reconstruction("fedavg", "prior", PRIOR * 8), reconstruction("fedavg", "a", plus(-1) * 8)])
+    assert any("its PSNR is not above the prior, nor are more images identified" in note for note in many.notes)
 
 
 def test_the_best_prior_is_what_is_beaten() -> None:
@@ -270,7 +298,8 @@ def test_one_table_a_goal_in_order_and_all_cells_in_the_lists() -> None:
 
 def test_a_run_in_which_everything_failed_has_a_table() -> None:
     table = only_table([reconstruction(status="failed"), reconstruction(attack="prior", status="failed")])
-    assert table.rows == ()
+    assert ranking(table) == {"fedavg": None}
+    assert rows(table)["fedavg"].cells["rank"].note == ("incomplete: inverting-gradients, prior gave no answer: broken")
     assert any("2 of 2 cells did not give a score" in note for note in table.notes)
 
 

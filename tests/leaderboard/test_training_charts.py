@@ -125,3 +125,21 @@ def test_both_are_drawn_in_both_looks_with_plain_numbers() -> None:
         assert light[1][0] > 300
         ElementTree.fromstring(light[0])
         assert b"mathdefault" not in light[0]
+
+
+def exactly(record: Record, epsilon: float | None) -> Record:
+    """The same record with an exact epsilon of a round."""
+    assert record.training is not None
+    claims = {**record.training.claims, "epsilon_round_exact": epsilon, "epsilon_per": "round"}
+    return record.model_copy(update={"training": record.training.model_copy(update={"claims": claims})})
+
+
+def test_the_axis_of_budgets_is_the_exact_epsilon_of_a_round_where_records_have_it() -> None:
+    mine = [exactly(spending("mp-dp", claimed, 0.5), exact) for claimed, exact in ((3, 15.3), (100, 17409))]
+    others = [exactly(spending("laplace", epsilon, 0.6), None) for epsilon in (3, 100)]
+    (chart,) = charts_of([CONTROL, *mine, *others], Spending)
+    assert chart.axis == "ε exact per round"
+    assert [(curve.name, [p.epsilon for p in curve.points]) for curve in chart.curves] == [("mp-dp", [15.3, 17409])]
+    assert "Not drawn, since there is no exact ε: laplace-3, laplace-100." in chart.caption
+    (old,) = charts_of([CONTROL, spending("mp-dp", 3, 0.5), spending("mp-dp", 10, 0.5)], Spending)
+    assert old.axis == "ε claimed"

@@ -54,10 +54,24 @@ def test_an_entry_is_a_name_or_more(given_entry: object, title: str) -> None:
     assert Entry.model_validate(given_entry).title == title
 
 
-@pytest.mark.parametrize("label", ["a b", "a/b", "../x", "a\n", "x" * 61])
+@pytest.mark.parametrize(
+    "label", [" a", "a ", "a  b", " ", "a/b", "../x", "a\n", "a\tb", 'a"b', "a<b", "a$b", "a,b", "x" * 61]
+)
 def test_a_label_is_safe(label: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="label"):
         load_suite(str(write_suite(tmp_path, defenses=["fedavg", {"name": "fedavg", "label": label}])))
+
+
+@pytest.mark.parametrize("label", ["mp-dp (V1)", "mp-dp (paper's formula)", "a b c", "(x)", "50%", "x" * 60])
+def test_a_label_may_hold_spaces_parentheses_and_apostrophes(label: str, tmp_path: Path) -> None:
+    suite = load_suite(str(write_suite(tmp_path, defenses=["fedavg", {"name": "fedavg", "label": label}])))
+    assert suite.defenses[1].title == label
+
+
+def test_labels_that_would_share_files_are_refused(tmp_path: Path) -> None:
+    rows = ["fedavg", {"name": "fedavg", "label": "a (b"}, {"name": "fedavg", "label": "a )b"}]
+    with pytest.raises(UserError, match=r"would share the names of their files: a \(b, a \)b"):
+        load_suite(str(write_suite(tmp_path, defenses=rows)))
 
 
 def test_two_rows_of_one_plugin_need_a_label(tmp_path: Path) -> None:
