@@ -25,6 +25,7 @@ from core.files import write_bytes, write_text
 from core.plugins import Settings
 from core.registry import ROOT
 from core.sources import module_file
+from federation.settings import Watch
 from leaderboard.engine import Engine
 from leaderboard.executors.local import LocalExecutor
 from leaderboard.images import in_8_bits, originals
@@ -414,7 +415,7 @@ def _suite_of(record: Record, data: str) -> Suite:
         "datasets": [dataset],
         "model": entry(spec.model),
         "training": spec.training,
-        "observe": spec.observe,
+        "observe": Watch.in_batches(spec.observe),
         "seeds": [spec.seed],
         "defenses": [entry(spec.defense)],
         "attacks": [attack],
