@@ -66,7 +66,10 @@ SETTINGS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "more targets than records": ({"observe__targets": 500}, ("targets (500)", "at most", "192")),
     "a batch size twice": ({"observe": {"probe_batch": [2, 2]}}, ("probe_batch", "a list of different ones", "[2, 2]")),
     "no batch size": ({"observe": {"probe_batch": []}}, ("probe_batch", "a list of different ones")),
-    "a batch of nothing": ({"observe": {"probe_batch": [0, 1]}}, ("observe.probe_batch", "a whole number from 1 on", "[0, 1]")),
+    "a batch of nothing": (
+        {"observe": {"probe_batch": [0, 1]}},
+        ("observe.probe_batch", "a whole number from 1 on", "[0, 1]"),
+    ),
     "few batches of each size": (
         {"observe": {"probe_batch": [1, 2], "targets": 4}},
         ("with several batch sizes targets must be at least 8", "given: 4"),
