@@ -166,6 +166,8 @@ def _trade_off(dataset: str, boards: Sequence[Board]) -> TradeOff:
         "worst one knows the defense; rings and the stepped line mark the Pareto front of those that are ranked. "
         "Faint marks are shown, not ranked. Defenses at one place cover each other; the table tells them apart."
     )
+    if size := boards[0].place.size:
+        caption += f" Shown is {size}, the smallest of this run; every batch size has a table."
     said = [
         f"{plane.heading}: "
         + ", ".join(f"{s.defense} {_number(s.accuracy):.1f} %, {_shown(plane.column, s.harm)}" for s in plane.spots)

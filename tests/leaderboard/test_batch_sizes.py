@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from attacks.base import ReconstructionTask
 from datasets.loading import load_pool
 from leaderboard.errands import make_errand
 from leaderboard.jobs import Job
+from leaderboard.listing import cell_tables
 from leaderboard.plan import Options, make_plan
 from leaderboard.record import CellSpec, Record
 from leaderboard.store import load_view
@@ -153,6 +155,31 @@ def test_the_estimate_counts_the_problems_of_all_sizes(one_size: Path, several: 
     assert all(job.key in found for job in plan.cells)
     single = make_plan(load_suite(str(one_size.parent / "suite.yaml")), Options(run=one_size))
     assert len(plan.cells) - len(single.cells) == 2 * 3 * 2 * 2
+
+
+# --- what is shown ------------------------------------------------------------------------------
+
+
+def test_every_table_card_and_picture_names_its_batch_size(several: Path) -> None:
+    html = (several / "report" / "index.html").read_text(encoding="utf-8")
+    for size in SIZES:
+        titles = re.findall(rf"<h2>(Reconstruction, digits, threat server, \w+ round, batch size {size})</h2>", html)
+        assert len(titles) == 1
+        assert f"· batch size {size}" in html
+        assert f"Batch size {size}: {size} record{'s' if size > 1 else ''} per gradient; 3 clients." in html
+    assert re.search(r"server, \w+ round, batch size 1</span>", html)  # the cards show the smallest
+    assert not re.search(r"server, \w+ round, batch size 4</span>", html)
+    assert "Privacy against accuracy: reconstruction, digits, batch size 1" in html
+    assert {f"pictures-digits-server-first{end}.png" for end in ("", "-b2", "-b4")} <= {
+        path.name for path in (several / "report" / "figures").glob("*.png")
+    }
+
+
+def test_the_list_and_show_name_the_batch_size(several: Path) -> None:
+    (table,) = [t for t in cell_tables(list(records(several).values())) if t.title.endswith("reconstruction")]
+    assert {row.cells["batch"].value for row in table.rows} == set(SIZES)
+    path = next((several / "records").glob("*--fedavg--prior--server--first--b4--*.json"))
+    assert "4 records per gradient" in call("show", path).out
 
 
 # --- older records ------------------------------------------------------------------------------
