@@ -24,6 +24,7 @@ from core.plugins import Plugin
 from core.seeds import derive_seed, digest_of
 from datasets.base import LabelledImages
 from defenses.base import AGGREGATE, Defense, Gradient, Reading
+from federation.party import Occasion
 from federation.payload import Parameters, raw_bytes
 from federation.settings import VICTIM, Moment, Public
 from federation.task import Task, task_of
@@ -105,7 +106,8 @@ class ReconstructionTask:
     """Rebuild the victim's probe records of one observed round: one problem a probe.
 
     `probe_batch` is how many of the victim's own records are in each problem, `sizes` how many images the
-    answer to each must hold: as many as there are records behind its gradient.
+    answer to each must hold: as many as there are records behind its gradient. `first` is the number of the first
+    probe: a round may have probes of other batch sizes before it, which are not in this task's view.
     """
 
     moment: Moment
@@ -114,22 +116,30 @@ class ReconstructionTask:
     probe_batch: int
     known_labels: tuple[Tensor, ...] | None
     sizes: tuple[int, ...]
+    first: int = field(default=0, kw_only=True)
+
+    def place(self, occasion: Occasion) -> int | None:
+        """Which problem (from 0) a run of the protocol belongs to; None where it is none of this task's probes."""
+        if occasion.kind != "probe" or occasion.round != self.round_index or occasion.probe is None:
+            return None
+        place = occasion.probe - self.first
+        return place if 0 <= place < self.probes else None
 
     def problems(self, knowledge: Knowledge) -> tuple[Inversion, ...]:
         """The inversion problems that the honest reading of the view offers; `Unsupported` where it has none."""
         found: dict[int, Inversion] = {}
         for reading in knowledge.readings():
-            o = reading.occasion
-            if o.kind != "probe" or o.round != self.round_index or o.probe is None:
+            place = self.place(reading.occasion)
+            if place is None:
                 continue
             gradient = reading.gradients.get(VICTIM) or reading.gradients.get(AGGREGATE)
             if gradient is None or reading.model is None:
                 raise Unsupported(
                     f"this view ({knowledge.view.threat}) holds neither the victim's gradient nor a mean of it"
                 )
-            labels = self.known_labels[o.probe] if self.known_labels is not None else None
-            found[o.probe] = Inversion(reading.model, gradient, labels if gradient.clients == 1 else None)
-        return tuple(found[probe] for probe in range(self.probes))
+            labels = self.known_labels[place] if self.known_labels is not None else None
+            found[place] = Inversion(reading.model, gradient, labels if gradient.clients == 1 else None)
+        return tuple(found[place] for place in range(self.probes))
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,10 @@ class Message:
 
 @dataclass(frozen=True)
 class Occasion:
-    """One run of the protocol: a training round, a probe of it, the set-up or the closing distribution."""
+    """One run of the protocol: a training round, a probe of it, the set-up or the closing distribution.
+
+    `probe` is the number of a probe, which no other of its round has, whatever its `batch_size`: streams hang on it.
+    """
 
     round: int
     probe: int | None

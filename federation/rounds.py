@@ -189,13 +189,13 @@ class Federation:
         return tuple(client_name(number) for number in sorted(chosen))
 
     def _probe(self, watch: Watch, index: int, participants: tuple[str, ...]) -> None:
-        """Run the protocol once for each group of targets, then put every state back."""
+        """Run the protocol once for each batch of targets, the smallest first, then put every state back."""
         acting = [p for p in self.parties.values() if p.role != "client" or p.name in participants]
         before = [(party, party.state, party.keys) for party in acting]
-        for number in range(watch.targets // watch.probe_batch):
+        for number in (number for size in watch.sizes for number in watch.probes(size)):
             for party, state, keys in before:
                 party.state, party.keys = copy_value(state), copy_value(keys)
-            occasion = Occasion(index, number, "probe", participants, watch.probe_batch)
+            occasion = Occasion(index, number, "probe", participants, watch.size_of(number))
             self._occasion(occasion, "protocol", keep=True)
         for party, state, keys in before:
             party.state, party.keys = state, keys
@@ -297,7 +297,8 @@ class Federation:
             return None
         if occasion.probe is None:
             return shard.select(self._positions[name])
-        return shard.select((torch.arange(occasion.batch_size) + occasion.probe * occasion.batch_size) % len(shard))
+        assert self.watch is not None
+        return shard.select((torch.arange(occasion.batch_size) + self.watch.start(occasion.probe)) % len(shard))
 
     def _next_positions(self, name: str) -> torch.Tensor:
         """Epoch by epoch without replacement; an epoch has floor(shard / size) whole batches."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, Self
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
 from core.errors import UserError
 from core.plugins import Settings
@@ -13,6 +14,8 @@ SERVER = "server"
 #: the client whose records the attacks are after (protocol: "Victim: client 0")
 VICTIM = "client:0"
 Moment = Literal["first", "middle", "last"]
+#: with several batch sizes, at least so many batches of each: halves of fewer tell nothing
+FEWEST_BATCHES = 8
 
 
 def client_name(index: int) -> str:
@@ -22,6 +25,10 @@ def client_name(index: int) -> str:
     'client:3'
     """
     return f"client:{index}"
+
+
+def _listed(sizes: Iterable[int]) -> str:
+    return ", ".join(map(str, sizes))
 
 
 class Dropout(Settings):
@@ -83,26 +90,86 @@ class Training(Settings):
 
 
 class Watch(Settings):
-    """What is observed: in which rounds, with how many probe records, of how many targets."""
+    """What is observed: in which rounds, with probes of which batch sizes, and how many of each."""
 
     rounds: tuple[Moment, ...] = Field(("first", "middle", "last"), description="none: nothing is probed or kept")
-    probe_batch: int = Field(1, ge=1, description="records a probe")
-    targets: int = Field(8, ge=1, description="how many records of the victim are attacked")
+    probe_batch: int | tuple[int, ...] = Field(
+        1, description="records per probe; with a list, probes of each of these sizes"
+    )
+    targets: int = Field(8, ge=1, description="how many probes of each batch size: batches of the victim's records")
     witnesses: int | None = Field(
         None, ge=2, description="of how many clients messages are kept, the victim's first; default: of all"
     )
 
+    @field_validator("probe_batch", mode="before")
+    @classmethod
+    def _distinct_sizes(cls, given: Any) -> Any:
+        sizes = given if isinstance(given, list | tuple) else [given]
+        whole = all(isinstance(size, int) and not isinstance(size, bool) and size >= 1 for size in sizes)
+        if not sizes or not whole or len(set(sizes)) < len(sizes):
+            raise ValueError("it must be a whole number from 1 on, or a list of different ones")
+        return given
+
     @model_validator(mode="after")
-    def _whole_probes(self) -> Self:
-        if self.targets % self.probe_batch:
-            raise ValueError(f"targets ({self.targets}) must be a multiple of probe_batch ({self.probe_batch})")
+    def _enough_batches(self) -> Self:
+        if len(self.sizes) > 1 and self.targets < FEWEST_BATCHES:
+            raise ValueError(
+                f"with several batch sizes targets must be at least {FEWEST_BATCHES}, which is the number of batches "
+                f"of each size; given: {self.targets}"
+            )
         return self
 
+    @classmethod
+    def of_record(cls, observe: Mapping[str, Any]) -> Self:
+        """What a record or a job says was observed, as `model_dump` wrote it."""
+        return cls.model_validate(cls.in_batches(observe))
+
+    @staticmethod
+    def in_batches(observe: Mapping[str, Any]) -> dict[str, Any]:
+        """What a record says was observed, with `targets` counted in batches, as everywhere now.
+
+        A whole number above 1 was written before `probe_batch` could be a list: there `targets` counts records.
+        """
+        size, targets = observe.get("probe_batch", 1), observe.get("targets", 8)
+        old = isinstance(size, int) and size > 1 and isinstance(targets, int)
+        return {**observe, "targets": targets // size} if old else dict(observe)
+
     @model_serializer(mode="wrap")
-    def _unless_all(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Records from before there were witnesses say nothing of them: neither do those where all are kept."""
+    def _as_stored(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """In the form of older records where nothing is new, in a form that they never had where something is.
+
+        They say nothing of witnesses where all are kept. Sizes other than 1 become a list (see `of_record`).
+        """
         found: dict[str, Any] = handler(self)
+        found["probe_batch"] = 1 if self.sizes == (1,) else list(self.sizes)
         return {name: value for name, value in found.items() if name != "witnesses" or value is not None}
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The batch sizes of the probes, the smallest first: adding a larger one changes nothing of the others."""
+        return tuple(sorted(self.probe_batch)) if isinstance(self.probe_batch, tuple) else (self.probe_batch,)
+
+    def probes(self, size: int) -> range:
+        """The numbers of the probes of this batch size; within a round no two probes share a number."""
+        first = self.targets * self.sizes.index(size)
+        return range(first, first + self.targets)
+
+    def size_of(self, probe: int) -> int:
+        """The batch size of a probe."""
+        return self.sizes[probe // self.targets]
+
+    def records(self, size: int) -> range:
+        """Where the victim's records of this batch size lie in its shard, batch by batch; no two sizes share any.
+
+        With shared records, what an attack learns from a small batch would solve a large one.
+        """
+        first = self.targets * sum(smaller for smaller in self.sizes if smaller < size)
+        return range(first, first + self.targets * size)
+
+    def start(self, probe: int) -> int:
+        """Where in its shard the records of a probe begin."""
+        size = self.size_of(probe)
+        return self.records(size).start + (probe - self.probes(size).start) * size
 
     def check_threat(self, threat: str) -> None:
         """Refuse collusion where messages are missing: what colluders take out of a sum needs all of them."""
@@ -114,8 +181,15 @@ class Watch(Settings):
 
     def check_targets(self, shard: int) -> None:
         """Refuse more targets than the victim has records; where nothing is observed there are none."""
-        if self.rounds and self.targets > shard:
+        needed = self.records(self.sizes[-1]).stop
+        if not self.rounds or needed <= shard:
+            return
+        if self.sizes == (1,):
             raise UserError(f"targets ({self.targets}) must be at most the victim's records; given: {shard}.")
+        raise UserError(
+            f"targets ({self.targets}) batches of {_listed(self.sizes)} records need {needed} records of the victim, "
+            f"no record twice; it has {shard}."
+        )
 
     def indices(self, total: int) -> dict[int, Moment]:
         """Which round numbers are observed, and under which name; a short run may fold several into one."""

@@ -54,10 +54,14 @@ class Transcript:
         (folder / "transcript.json").write_text(json.dumps(tree, allow_nan=False))
 
     @staticmethod
-    def load(folder: Path, keep: Callable[[Observation], Observation] | None = None) -> Transcript:
-        """Read a transcript; with `keep`, only the tensors of what it keeps are ever read from disk."""
+    def load(
+        folder: Path,
+        keep: Callable[[Observation], Observation] | None = None,
+        wanted: Callable[[Occasion], bool] = lambda occasion: True,
+    ) -> Transcript:
+        """Read a transcript: the `wanted` occasions, and only the tensors of what `keep` keeps of them."""
         trees = json.loads((folder / "transcript.json").read_text())
-        observations = [_raw_observation(tree) for tree in trees]
+        observations = [o for o in map(_raw_observation, trees) if wanted(o.occasion)]
         if keep is not None:
             observations = [keep(observation) for observation in observations]
         read: dict[str, Tensor] = {}

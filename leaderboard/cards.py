@@ -21,7 +21,7 @@ from leaderboard.rows import above
 from leaderboard.scoring import PRIOR
 from leaderboard.silence import unanswered
 from leaderboard.table import Cell, Column, Row
-from leaderboard.tables import Board, place_of
+from leaderboard.tables import Board, place_of, smallest_batches
 
 HELD, BROKEN, NOT_SHOWN, NOT_ASKED = "held", "did not hold", "not shown", "not asked"
 NO_CLAIM = "no claim"
@@ -40,6 +40,8 @@ class Finding(NamedTuple):
     why: str = ""
     #: the observed round that ranks: another may leak more or less
     moment: str = ""
+    #: the batch size of a reconstruction in words: larger batches have tables of their own
+    size: str = ""
 
     @property
     def style(self) -> str:
@@ -61,8 +63,11 @@ class Card:
 
 
 def cards(boards: Sequence[Board], records: Sequence[Record], claims: Mapping[str, str]) -> list[Card]:
-    """The cards of all defenses, by data set; `claims` are the plugins' own sentences, by name."""
-    found = []
+    """The cards of all defenses, by data set; `claims` are the plugins' own sentences, by name.
+
+    Of reconstructions the smallest batch size is shown, and named.
+    """
+    found, boards = [], smallest_batches(boards)
     for dataset in dict.fromkeys(board.place.dataset for board in boards):
         here = [board for board in boards if board.place.dataset == dataset]
         mine = [record for record in records if record.cell.training.dataset.label == dataset]
@@ -86,15 +91,16 @@ def _finding(board: Board, label: str, own: Sequence[Record]) -> Finding:
     asked = [record for record in own if place_of(record) == place]
     row = next((row for row in board.table.rows if row.cells["defense"].value == label), None)
     if row is None:
-        return Finding(goal, place.threat, None, "", *_without_score(asked))
+        return Finding(goal, place.threat, None, "", *_without_score(asked), size=place.size)
     if not row.cells[PRIMARY[place.goal]].is_number:  # a row that says why there is none
-        return Finding(goal, place.threat, None, "", NOT_SHOWN, row.cells[board.table.columns[0].key].note)
+        why = row.cells[board.table.columns[0].key].note
+        return Finding(goal, place.threat, None, "", NOT_SHOWN, why, size=place.size)
     column = next(column for column in board.table.columns if column.key == PRIMARY[place.goal])
     cell = row.cells[column.key]
     moment = next((found.reported.records[0].cell.moment for found in board.rows if found.defense == label), None)
     verdict, why = _verdict(board, row, asked)
     score = _score(column, cell, board.over)
-    return Finding(goal, place.threat, row.cells["attack"], score, verdict, why, moment or "")
+    return Finding(goal, place.threat, row.cells["attack"], score, verdict, why, moment or "", place.size)
 
 
 def _score(column: Column, cell: Cell, over: str) -> str:

@@ -22,7 +22,7 @@ from leaderboard.audits import REFUTED
 from leaderboard.roc import Line, roc_line
 from leaderboard.rows import PLAIN
 from leaderboard.table import NOTHING, Cell, Column, Row
-from leaderboard.tables import Board, Place
+from leaderboard.tables import Board, Place, smallest_batches
 
 Floats = NDArray[np.float64]
 #: the column that tells a goal's harm
@@ -107,7 +107,11 @@ class Roc(Chart):
 
 
 def charts(boards: Sequence[Board]) -> list[Chart]:
-    """All charts that are made from the boards, in the order in which they stand."""
+    """All charts that are made from the boards, in the order in which they stand.
+
+    Of reconstructions they show the smallest batch size, and name it.
+    """
+    boards = smallest_batches(boards)
     boards = [board for board in boards if any(row.cells[_primary(board).key].is_number for row in board.table.rows)]
     found: list[Chart] = []
     for dataset in dict.fromkeys(board.place.dataset for board in boards):
@@ -164,12 +168,14 @@ def _trade_off(dataset: str, boards: Sequence[Board]) -> TradeOff:
         "Faint marks are shown, not ranked. Defenses at one place cover each other; the table tells them apart. "
         f"{_scopes(boards)}"
     )
+    if size := boards[0].place.size:
+        caption += f" Shown is {size}, the smallest of this run; every batch size has a table."
     said = [
         f"{plane.heading}: "
         + ", ".join(f"{s.defense} {_number(s.accuracy):.1f} %, {_shown(plane.column, s.harm)}" for s in plane.spots)
         for plane in planes
     ]
-    title = f"Privacy against accuracy: {goal}, {dataset}"
+    title = ", ".join(filter(None, [f"Privacy against accuracy: {goal}", dataset, boards[0].place.size]))
     return TradeOff(
         stem("trade-off", dataset, goal), title, caption, planes, defenses, description=f"{title}. {'; '.join(said)}"
     )
@@ -221,7 +227,8 @@ def _matrix(dataset: str, boards: Sequence[Board]) -> Matrix:
     units = [
         " ".join(filter(None, [_primary(b).title, f"({_primary(b).unit})" if _primary(b).unit else ""])) for b in boards
     ]
-    columns = tuple(f"{_goal(b.place)}\n{b.place.threat}\n{u}" for b, u in zip(boards, units, strict=True))
+    heads = [[_goal(board.place), board.place.size, board.place.threat] for board in boards]
+    columns = tuple("\n".join(filter(None, [*head, unit])) for head, unit in zip(heads, units, strict=True))
     caption = (
         "The worst case of every defense under every threat. Colour runs from none to all: shares as they are, "
         "2·AUC − 1, tanh(ε/2). Without colour: the column's control does not break, or there is no generalisation gap. "

@@ -283,6 +283,7 @@ def _describe(record: Record) -> str:
         f"{cell.attack.label} on {cell.training.defense.label}",
         f"  data      {cell.training.dataset.label}, model {cell.training.model.label}, seed {cell.training.seed}",
         f"  threat    {cell.threat}" + (f", {cell.moment} round" if cell.moment else ""),
+        *([f"  batch     {cell.batch_size} records per gradient"] if cell.goal == "reconstruction" else []),
         f"  status    {record.status}" + (f": {record.reason}" if record.reason else ""),
     ]
     lines += [f"  flag      {flag}" for flag in record.flags]

@@ -36,9 +36,13 @@ def make_errand(job: Job) -> Errand:
     splits = splits_of(job, pool)
     threat = parse_threat(job.cell.threat, len(splits.shards))
     shards = {client_name(i): pool.take(s) for i, s in enumerate(splits.shards) if client_name(i) in threat.parties}
-    attack_seed = derive_seed(job.private_seed, "attack", job.cell.attack.label, job.cell.threat, job.cell.moment)
+    watch = Watch.of_record(job.training.observe)
+    # the smallest size draws what it drew when there were no others
+    size = probe_size(job)
+    names: list[str | int | None] = [job.cell.attack.label, job.cell.threat, job.cell.moment]
+    attack_seed = derive_seed(job.private_seed, "attack", *names, *(() if size == watch.sizes[0] else ("batch", size)))
     knowledge = Knowledge(
-        view=open_view(job.training_folder, threat, shards),
+        view=open_view(job.training_folder, threat, shards, watch.probes(size)),
         defense=job.make_defense(),
         auxiliary=pool.take(splits.auxiliary),
         seed=attack_seed,
@@ -70,18 +74,30 @@ def _task(job: Job, pool: ImagePool, splits: Splits, threat: Threat) -> AttackTa
     moment, round_index = _observed_round(job)
     if job.cell.goal == "extraction":
         return ExtractionTask(moment, round_index)
-    watch = Watch.model_validate(job.training.observe)
-    probes = watch.targets // watch.probe_batch
-    labels = pool.labels[splits.shards[0][: watch.targets]]
-    known_labels = tuple(torch.split(labels, watch.probe_batch)) if job.cell.known_labels else None
+    watch, size = Watch.of_record(job.training.observe), probe_size(job)
+    known_labels = tuple(torch.split(pool.labels[targets(job, splits)], size)) if job.cell.known_labels else None
+    numbers = watch.probes(size)
     return ReconstructionTask(
         moment,
         round_index,
-        probes,
-        watch.probe_batch,
+        len(numbers),
+        size,
         known_labels,
-        (watch.probe_batch,) * probes,
+        (size,) * len(numbers),
+        first=numbers.start,
     )
+
+
+def probe_size(job: Job) -> int:
+    """The batch size of the probes in a cell's view: its own, else the smallest."""
+    assert job.cell is not None
+    return job.cell.batch_size if job.cell.goal == "reconstruction" else Watch.of_record(job.training.observe).sizes[0]
+
+
+def targets(job: Job, splits: Splits) -> Tensor:
+    """Dataset indices of the victim's records that a reconstruction is after, batch by batch."""
+    places = Watch.of_record(job.training.observe).records(probe_size(job))
+    return splits.shards[0][places.start : places.stop]
 
 
 def _observed_round(job: Job) -> tuple[Moment, int]:

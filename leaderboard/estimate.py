@@ -12,6 +12,7 @@ from attacks.base import Attack
 from core import registry
 from federation.settings import Public, Watch
 from federation.task import task_of
+from leaderboard.errands import probe_size
 from leaderboard.plan import Plan
 
 #: seconds a cell takes besides its attack: a process, the data, the scores
@@ -48,21 +49,19 @@ def estimate(plan: Plan) -> dict[str, float]:
             timed[network, batch] = seconds_per_gradient(public, batch)
         return timed[network, batch]
 
-    single: dict[str, float] = {}
     for job in plan.trainings:
         public = plan.publics[job.training_key]
-        watch = Watch.model_validate(job.training.observe)
-        single[job.training_key] = gradient(public, watch.probe_batch)
-        probes = len(watch.rounds) * watch.targets // watch.probe_batch
-        batch = gradient(public, public.training.batch_size)
-        rounds = public.total_rounds * batch + probes * single[job.training_key]
+        watch = Watch.of_record(job.training.observe)
+        probes = len(watch.rounds) * sum(len(watch.probes(size)) * gradient(public, size) for size in watch.sizes)
+        rounds = public.total_rounds * gradient(public, public.training.batch_size) + probes
         found[job.training_key] = public.training.per_round * rounds + OVERHEAD
     for job in plan.cells:
         assert job.cell is not None
-        watch = Watch.model_validate(job.training.observe)
+        size = probe_size(job)
+        problems = len(Watch.of_record(job.training.observe).probes(size))
         attack = cast(Attack, registry.create("attack", job.cell.attack.name, job.cell.attack.parameters))
         with suppress(Exception):  # a plugin's own code
-            gradients, trainings = attack.work(watch.targets // watch.probe_batch)
-            training = found[job.training_key]
-            found[job.key] = gradients * single[job.training_key] + trainings * training + OVERHEAD
+            gradients, trainings = attack.work(problems)
+            probe, training = gradient(plan.publics[job.training_key], size), found[job.training_key]
+            found[job.key] = gradients * probe + trainings * training + OVERHEAD
     return found

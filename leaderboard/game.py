@@ -103,7 +103,7 @@ def open_game(job: Job, pool: ImagePool, splits: Splits) -> Game:
     assert job.cell is not None
     attack, public = cast(AuditAttack, job.make_attack()), load_public(job.training_folder)
     threat = parse_threat(job.cell.threat, len(splits.shards))
-    batch = Watch.model_validate(job.training.observe).probe_batch
+    batch = Watch.of_record(job.training.observe).sizes[0]  # the smallest: there one record shows most
     shards = {client_name(i): pool.take(shard) for i, shard in enumerate(splits.shards)}
     least = min(map(len, shards.values()))
     if least < batch:

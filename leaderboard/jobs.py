@@ -50,7 +50,8 @@ class Job(Settings):
         if self.cell is None:
             server = " (deviating server)" if t.active else ""
             return f"training {t.dataset.label} / {t.defense.label}{server} / seed {t.seed}"
-        moment = f" ({self.cell.moment} round)" if self.cell.moment else ""
+        size = f", batch {self.cell.batch_size}" if self.cell.batch_size > 1 else ""
+        moment = f" ({self.cell.moment} round{size})" if self.cell.moment else ""
         where = f"{t.dataset.label} / {t.defense.label} / {self.cell.threat}{moment}"
         return f"{self.cell.attack.label} on {where} / seed {t.seed}"
 

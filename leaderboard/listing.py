@@ -20,6 +20,7 @@ HEAD = (
 )
 SCORES = {
     "reconstruction": (
+        Column("batch", "batch size", digits=0, help="records of the victim behind one gradient"),
         Column("psnr", "PSNR", unit="dB", digits=2),
         Column("ssim", "SSIM", digits=3),
         Column("lpips", "LPIPS", digits=3),
@@ -92,6 +93,8 @@ def _row(record: Record, columns: Sequence[Column]) -> Row:
     for column in columns:
         score = record.scores.get(column.key)
         cells[column.key] = Cell(None) if score is None else Cell(score.value, note=score.reason)
+    if cell.goal == "reconstruction":
+        cells["batch"] = Cell(cell.batch_size)
     if cell.goal == "membership":
         cells["about"] = Cell(cell.about)
     if cell.goal == "audit" and "epsilon_lower" in record.scores:

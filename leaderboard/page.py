@@ -49,12 +49,13 @@ class Entry:
 
     @property
     def place(self) -> str:
-        """The observed round in words."""
-        moment, training = self.record.cell.moment, self.record.training
-        if moment is None:
-            return "whole run"
-        index = training.observed.get(moment) if training else None
-        return f"{moment} round" + ("" if index is None else f" ({index})")
+        """The observed round in words, of a reconstruction with the batch size."""
+        cell, training = self.record.cell, self.record.training
+        size = f", batch size {cell.batch_size}" if cell.goal == "reconstruction" else ""
+        if cell.moment is None:
+            return "whole run" + size
+        index = training.observed.get(cell.moment) if training else None
+        return f"{cell.moment} round" + ("" if index is None else f" ({index})") + size
 
     @property
     def words(self) -> list[str]:
@@ -229,12 +230,12 @@ def _strips(folder: Path, record: Record, originals: Images, reconstructions: Im
 
 
 def _gallery(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
-    """Reconstructions by what they were made from: one for each defense, attack and round, whatever the seed."""
+    """Reconstructions by what they were made from: one for each defense, attack, round and batch size, of any seed."""
     alike: dict[tuple[str, ...], list[Entry]] = {}
     for entry in (entry for entry in entries if entry.record.cell.goal == "reconstruction"):
         cell, training = entry.record.cell, entry.record.cell.training
         heading = f"{training.dataset.label} · {training.model.label} · {cell.threat}"
-        heading += " · labels known" if cell.known_labels else ""
+        heading += f" · batch size {cell.batch_size}" + (" · labels known" if cell.known_labels else "")
         place = (heading, training.defense.label, cell.attack.label, cell.moment or "")
         alike.setdefault(place, []).append(entry)
     gallery: dict[str, list[Entry]] = {}

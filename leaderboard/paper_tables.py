@@ -128,9 +128,12 @@ def paper_tables(records: Sequence[Record], target: float | None = None) -> list
 
 def _settings(records: Sequence[Record]) -> list[_Setting]:
     groups: dict[tuple[str, str, int], dict[str, list[Record]]] = {}
+    sizes = [record.cell.batch_size for record in records if record.cell.goal == "reconstruction"]
     for record in records:
         if record.training is None or record.cell.training.active or record.cell.about == "batch":
             continue  # neither another server nor another question is the paper's
+        if record.cell.goal == "reconstruction" and record.cell.batch_size > min(sizes):
+            continue  # one number per defense: of the smallest batches, which the notes name
         spec = record.cell.training
         clients = record.training.client_rounds // max(1, record.training.rounds)
         found = groups.setdefault((spec.dataset.label, spec.model.label, clients), {})
@@ -267,6 +270,8 @@ def _attacked(setting: _Setting, goal: str) -> Table:
             **({} if worst is None else {"most": Cell(worst[0]), "attack": Cell(worst[1])}),
         }
     where = f", {choice.moment} round" if choice.moment else ""
+    if images:
+        where += f", batch size {_batch_size(setting)}"
     opened = [d for d in setting.records if any(r.cell.threat == "server+keys" for r in _plain(setting, d, choice))]
     keys = f"with ciphertexts opened (server+keys) for {', '.join(opened)}" if opened else "no ciphertext is opened"
     notes = (
@@ -277,6 +282,12 @@ def _attacked(setting: _Setting, goal: str) -> Table:
     )
     columns = (ACCURACY, *shown, most, Column("attack", "strongest attack"))
     return setting.table(goal, f"{goal.capitalize()} as in the paper", columns, ours, notes)
+
+
+def _batch_size(setting: _Setting) -> int:
+    """The batch size of the setting's reconstructions."""
+    every = (record.cell for records in setting.records.values() for record in records)
+    return next(cell.batch_size for cell in every if cell.goal == "reconstruction")
 
 
 def _medical(setting: _Setting) -> Table:

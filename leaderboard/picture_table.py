@@ -54,6 +54,7 @@ class PictureTable:
     dataset: str
     threat: str
     moment: str
+    batch_size: int
     seed: int
     columns: tuple[str, ...]
     rows: tuple[tuple[str, tuple[Panel, ...]], ...]
@@ -62,7 +63,7 @@ class PictureTable:
     def title(self) -> str:
         """What all cells of the figure have in common."""
         place = f"{self.moment} round" if self.moment else "whole run"
-        return f"{self.dataset} · {self.threat} · {place} · seed {self.seed}"
+        return f"{self.dataset} · {self.threat} · {place} · batch size {self.batch_size} · seed {self.seed}"
 
     @property
     def description(self) -> str:
@@ -82,20 +83,21 @@ class Figure:
 def picture_tables(
     records: Iterable[Record], originals: Images, reconstructions: Images, tiles: int = TILES
 ) -> list[PictureTable]:
-    """One table for each data set, threat and observed round, of the first seed, in the order of the records.
+    """One table for each data set, threat, observed round and batch size, of the first seed, in the records' order.
 
     `originals` and `reconstructions` give a record's images (N, C, H, W), row i of one belonging to row i of the other.
     """
-    groups: dict[tuple[str, str, str], list[Record]] = {}
+    groups: dict[tuple[str, str, str, int], list[Record]] = {}
     for record in records:
         cell = record.cell
         if cell.goal == "reconstruction":
-            groups.setdefault((cell.training.dataset.label, cell.threat, cell.moment or ""), []).append(record)
+            place = (cell.training.dataset.label, cell.threat, cell.moment or "", cell.batch_size)
+            groups.setdefault(place, []).append(record)
     return [_table(place, group, originals, reconstructions, tiles) for place, group in groups.items()]
 
 
 def _table(
-    place: tuple[str, str, str], group: Sequence[Record], originals: Images, reconstructions: Images, tiles: int
+    place: tuple[str, str, str, int], group: Sequence[Record], originals: Images, reconstructions: Images, tiles: int
 ) -> PictureTable:
     seed = group[0].cell.training.seed
     found: dict[str, dict[str, Record]] = {}
@@ -244,7 +246,8 @@ def remove_other_figures(folder: Path, kept: Iterable[Figure]) -> None:
 
 def _file(table: PictureTable, taken: set[str]) -> str:
     """A file name that no label can break out of, and that no two tables share, on any file system."""
-    labels = (table.dataset, table.threat, table.moment or "run")
+    size = (f"b{table.batch_size}",) if table.batch_size > 1 else ()
+    labels = (table.dataset, table.threat, table.moment or "run", *size)
     parts = [re.sub(r"[^a-z0-9._-]+", "_", label.lower())[:40] for label in labels]
     stem = "figures/" + "-".join(["pictures", *parts])
     names = (f"{stem}{suffix}.png" for suffix in ("", *(f"-{number}" for number in range(2, len(taken) + 3))))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any, cast
 
@@ -203,7 +204,7 @@ def _deviating(suite: Suite, training: Job) -> Job | None:
 def _check(job: Job, pool: ImagePool) -> Public:
     """What would fail later fails now, in one sentence: batches, targets, models that do not fit the images."""
     public = public_of(job, pool, splits_of(job, pool))
-    Watch.model_validate(job.training.observe).check_targets(public.shard_sizes[0])
+    Watch.of_record(job.training.observe).check_targets(public.shard_sizes[0])
     _check_size(job, public)
     task_of(public)
     try:
@@ -240,6 +241,7 @@ def _is_active(attack: Attack, threat: str) -> bool:
 def _cells(suite: Suite, honest: Job, deviating: Job | None) -> list[Job]:
     """The cells on one training: attacks that are about an observed round have one for each.
 
+    Reconstructions have one for each observed round and batch size.
     Those of an active server hang on the training in which it deviates, and no others do; where there is none they
     hang on the honest one, and say when they are run that they cannot be.
     """
@@ -249,7 +251,8 @@ def _cells(suite: Suite, honest: Job, deviating: Job | None) -> list[Job]:
         for threat in entry.threats:
             suite.observe.check_threat(threat)
             training = deviating if deviating is not None and _is_active(attack, threat) else honest
-            for moment in suite.observe.rounds if is_about_rounds(attack.goal, entry) else (None,):
+            moments = suite.observe.rounds if is_about_rounds(attack.goal, entry) else (None,)
+            for moment, size in product(moments, _sizes(suite, attack)):
                 cell = CellSpec(
                     training=training.training,
                     attack=_spec(entry, attack),
@@ -261,9 +264,16 @@ def _cells(suite: Suite, honest: Job, deviating: Job | None) -> list[Job]:
                     about=entry.about,
                     decoys=suite.decoys,
                     adaptive=attack.adaptive,
+                    probe_batch=size,
                 )
                 jobs.append(_cell_job(training, cell))
     return jobs
+
+
+def _sizes(suite: Suite, attack: Attack) -> tuple[int | None, ...]:
+    """The batch sizes for which an attack has cells of their own; None: there is only one."""
+    several = attack.goal == "reconstruction" and len(suite.observe.sizes) > 1
+    return suite.observe.sizes if several else (None,)
 
 
 def _cell_job(training: Job, cell: CellSpec) -> Job:

@@ -1,4 +1,7 @@
-"""The protocol's ranking: the worst attack, chosen on one half of the targets and reported on the other, and ties."""
+"""The protocol's ranking: the worst attack, chosen on one half of the targets and reported on the other, and ties.
+
+A target is a batch of the victim's records, the unit of halves, intervals and ties.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +33,9 @@ CRITERIA = ("identified", "lpips", "excess", "fidelity")
 class Evidence:
     """What one attack achieved on one defense: per-item values by metric, over all seeds.
 
-    For reconstruction an item is a target image, for extraction a test record; `strata` tells its seed. For membership
-    the values are the attack's scores under `score`, and `member` is the truth.
+    For reconstruction an item is a batch: the records behind one gradient, whose values are averaged, because one
+    gradient must not serve both to choose an attack and to report it. For extraction an item is a test record; `strata`
+    tells its seed. For membership the values are the attack's scores under `score`, and `member` is the truth.
     """
 
     attack: str
@@ -50,24 +54,34 @@ class Evidence:
         """Whether the attack knows more of the defense than its honest reading."""
         return self.records[0].cell.adaptive
 
+    @property
+    def batch_size(self) -> int:
+        """How many images are behind each item of a reconstruction; 1 for other goals."""
+        return self.records[0].cell.batch_size
+
     def mean(self, metric: str) -> float | None:
         """The mean of a per-item metric, None where it could not be had."""
         return float(self.values[metric].mean()) if metric in self.values else None
 
 
 def gather(records: Sequence[Record]) -> list[Evidence]:
-    """The evidence of one defense under one threat, an entry an attack and observed round; only cells that worked."""
-    groups: dict[tuple[str, str | None], list[Record]] = {}
+    """The evidence of one defense under one threat, one entry per attack, observed round and batch size.
+
+    Only of cells that worked.
+    """
+    groups: dict[tuple[str, str | None, int], list[Record]] = {}
     for record in records:
         if record.status == "ok":
-            groups.setdefault((record.cell.attack.label, record.cell.moment), []).append(record)
-    return [_evidence(label, moment, group) for (label, moment), group in groups.items()]
+            cell = record.cell
+            groups.setdefault((cell.attack.label, cell.moment, cell.batch_size), []).append(record)
+    return [_evidence(label, moment, group) for (label, moment, _), group in groups.items()]
 
 
 def _evidence(label: str, moment: str | None, group: list[Record]) -> Evidence:
     group = sorted(group, key=lambda record: record.cell.training.seed)
-    sizes = [len(record.target_indices) for record in group]
-    strata = np.repeat([record.cell.training.seed for record in group], sizes).astype(np.int64)
+    sizes, batch = [len(record.target_indices) for record in group], group[0].cell.batch_size
+    items = [size // batch for size in sizes]
+    strata = np.repeat([record.cell.training.seed for record in group], items).astype(np.int64)
     values: dict[str, Floats] = {}
     if group[0].cell.goal == "membership":
         values["score"] = np.concatenate([np.asarray(record.member_scores, float) for record in group])
@@ -77,7 +91,8 @@ def _evidence(label: str, moment: str | None, group: list[Record]) -> Evidence:
         for name in group[0].scores:
             columns = [record.scores[name].per_item if name in record.scores else [] for record in group]
             if [len(column) for column in columns] == sizes:
-                values[name] = np.concatenate([np.asarray(column, float) for column in columns])
+                images = np.concatenate([np.asarray(column, float) for column in columns])
+                values[name] = images.reshape(-1, batch).mean(axis=1)
     return Evidence(label, moment, values, strata, tuple(group))
 
 
@@ -95,13 +110,16 @@ def aligned(found: Sequence[Evidence]) -> list[Evidence]:
 
 
 def _items(evidence: Evidence) -> list[tuple[int, int]]:
-    """Seed and data set index of every item of whole evidence, in its order."""
-    targets = [target for record in evidence.records for target in record.target_indices]
+    """Seed and data set index of every item of whole evidence, in its order; of a batch that of its first record."""
+    targets = [target for record in evidence.records for target in record.target_indices[:: evidence.batch_size]]
     return list(zip(evidence.strata.tolist(), targets, strict=True))
 
 
 def halves(evidence: Evidence) -> tuple[Ints, Ints]:
-    """The items on which the worst attack is chosen, and those on which it is reported, half of each seed's."""
+    """The items on which the worst attack is chosen, and those on which it is reported, half of each seed's.
+
+    A batch is one item, so all its images are in the same half.
+    """
     choose, report = [], []
     for seed in np.unique(evidence.strata):
         rows = np.flatnonzero(evidence.strata == seed)

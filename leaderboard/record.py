@@ -60,13 +60,26 @@ class CellSpec(Settings):
     )
     decoys: int = 999
     adaptive: bool = Field(False, description="whether the attack knows more of the defense than its honest reading")
+    probe_batch: int | None = Field(
+        None, ge=1, description="reconstruction: records per probe; null: the only size that `observe` names"
+    )
+
+    @property
+    def batch_size(self) -> int:
+        """Reconstruction: how many records of the victim are behind one gradient. Other goals: 1."""
+        if self.goal != "reconstruction":
+            return 1
+        given = self.probe_batch if self.probe_batch is not None else self.training.observe.get("probe_batch", 1)
+        only = given[0] if isinstance(given, list) and len(given) == 1 else given
+        return only if isinstance(only, int) and only > 0 else 1
 
     @property
     def slug(self) -> str:
-        """A readable name for files: dataset, defense, attack, threat, moment, seed."""
+        """A readable name for files: dataset, defense, attack, threat, moment, batch size above 1, seed."""
         t = self.training
-        parts = [t.dataset.label, t.defense.label, self.attack.label, self.threat, self.moment or "run", f"s{t.seed}"]
-        return "--".join(file_part(part) for part in parts)
+        size = [f"b{self.batch_size}"] if self.batch_size > 1 else []
+        parts = [t.dataset.label, t.defense.label, self.attack.label, self.threat, self.moment or "run", *size]
+        return "--".join(file_part(part) for part in [*parts, f"s{t.seed}"])
 
 
 class ScoreRecord(Settings):

@@ -25,7 +25,7 @@ from leaderboard.ranking import (
     worst,
 )
 from leaderboard.scoring import PRIOR
-from leaderboard.statistics import Interval, clopper_pearson, wilson
+from leaderboard.statistics import Interval, clopper_pearson, effective_trials, wilson
 from leaderboard.table import Cell, Column
 
 Floats = NDArray[np.float64]
@@ -197,7 +197,7 @@ def _reconstruction_cells(reported: Evidence, floor: Floats) -> dict[str, Cell]:
     nothing = interval.low <= 0 and (excess.mean() <= 0 or not identifies(reported))
     return {
         "attack": _attack_cell(reported),
-        "identified": share(reported.values["identified"]),
+        "identified": share(reported.values["identified"], reported.batch_size),
         "lpips": Cell(lpips, note="" if lpips is not None else reported.records[0].scores["lpips"].reason),
         "psnr": Cell(reported.mean("psnr"), link=reported.records[0].key),
         "excess": bounded(float(excess.mean()), interval, text="≤ prior" if nothing else None),
@@ -206,9 +206,10 @@ def _reconstruction_cells(reported: Evidence, floor: Floats) -> dict[str, Cell]:
 
 def identifies(evidence: Evidence) -> bool:
     """Whether more originals were told from their decoys than by chance, at 2.5 % false alarms (exact interval)."""
-    hits = evidence.values["identified"]
+    hits, size = evidence.values["identified"], evidence.batch_size
+    trials = effective_trials(hits, size)
     chances = [r.scores["identified"].details.get("chance", 1 / (r.cell.decoys + 1)) for r in evidence.records]
-    return clopper_pearson(int(hits.sum()), len(hits)).low > max(chances)
+    return clopper_pearson(float(hits.sum()) * (trials / len(hits)), trials).low > max(chances)
 
 
 # --- membership ---------------------------------------------------------------------------------
@@ -290,9 +291,13 @@ def _extraction_cells(reported: Evidence) -> dict[str, Cell]:
 # --- cells --------------------------------------------------------------------------------------
 
 
-def share(hits: Floats) -> Cell:
-    """The share of ones in per cent with Wilson's interval."""
-    interval = wilson(int(hits.sum()), len(hits))
+def share(hits: Floats, size: int = 1) -> Cell:
+    """The share of ones in per cent with Wilson's interval; of batches of `size`, each with its own share of ones.
+
+    Images of one batch fall together: the interval counts as many trials as they are worth (`effective_trials`).
+    """
+    trials = effective_trials(hits, size)
+    interval = wilson(float(hits.sum()) * (trials / len(hits)), trials)
     return Cell(100 * float(hits.sum()) / len(hits), 100 * interval.low, 100 * interval.high)
 
 

@@ -16,11 +16,10 @@ from datasets.base import ImagePool
 from datasets.loading import load_pool
 from datasets.splits import Splits
 from defenses.noise.calibration import DELTA
-from federation.settings import Watch
 from federation.task import task_of
 from federation.view import parse_threat
 from leaderboard.answers import Answer, AttackFailed
-from leaderboard.errands import candidates
+from leaderboard.errands import candidates, probe_size, targets
 from leaderboard.game import bits_of, open_game
 from leaderboard.jobs import Job
 from leaderboard.record import ScoreRecord
@@ -177,12 +176,11 @@ def promised(claims: Mapping[str, Any], threat: str) -> dict[str, float]:
 def _score_reconstruction(job: Job, answer: ReconstructionAnswer, truth: _Truth) -> dict[str, Any]:
     assert job.cell is not None
     assert job.cell.moment is not None
-    watch = Watch.model_validate(job.training.observe)
-    indices = truth.splits.shards[0][: watch.targets]
+    indices = targets(job, truth.splits)
     originals = truth.pool.take(indices).images
     matched = [
         images.cpu()[match(images.cpu(), original)]
-        for images, original in zip(answer.images, torch.split(originals, watch.probe_batch), strict=True)
+        for images, original in zip(answer.images, torch.split(originals, probe_size(job)), strict=True)
     ]
     reconstruction = torch.cat(matched)
     summary = load_summary(job.training_folder)

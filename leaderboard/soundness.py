@@ -31,6 +31,8 @@ def unsound(record: Record) -> Iterator[str]:
     if record.cell.goal != "audit" and len(set(record.target_indices)) < targets:
         yield "it names a target twice"
     if record.cell.goal == "reconstruction" and record.status == "ok":
+        if targets % record.cell.batch_size:
+            yield f"its {targets} targets are no whole batches of {record.cell.batch_size}"
         for name in ("psnr", "identified"):
             if name not in record.scores or not 0 < targets == len(record.scores[name].per_item):
                 yield f"its {name} has not one value a target"

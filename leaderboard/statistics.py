@@ -25,7 +25,7 @@ class Interval(NamedTuple):
         return self.low <= value <= self.high
 
 
-def _tail(confidence: float, successes: int = 0, trials: int = 0) -> float:
+def _tail(confidence: float, successes: float = 0, trials: float = 0) -> float:
     """The probability left on each side; refuses an impossible confidence or count."""
     if not 0 < confidence < 1 or not 0 <= successes <= trials:
         raise ValueError(f"Impossible: confidence {confidence} (allowed: in (0, 1)) or {successes} of {trials} trials.")
@@ -40,7 +40,7 @@ def _floats(values: npt.ArrayLike) -> npt.NDArray[np.float64]:
     return array
 
 
-def wilson(successes: int, trials: int, confidence: float = 0.95) -> Interval:
+def wilson(successes: float, trials: float, confidence: float = 0.95) -> Interval:
     """Wilson's score interval of a rate: (p̂ + z²/2n ± z·√(p̂(1−p̂)/n + z²/4n²)) / (1 + z²/n).
 
     Without trials nothing is known: [0, 1]. Wilson, "Probable inference", JASA 22 (1927).
@@ -91,7 +91,7 @@ def rate_difference(
     return Interval(low, middle + reach(one.high - p, weight * (q - other.low)))
 
 
-def clopper_pearson(successes: int, trials: int, confidence: float = 0.95) -> Interval:
+def clopper_pearson(successes: float, trials: float, confidence: float = 0.95) -> Interval:
     """The exact interval of a rate: the α/2 quantile of Beta(k, n−k+1) to the 1−α/2 quantile of Beta(k+1, n−k).
 
     Covers at least as often as it says, for every rate. Clopper and Pearson, Biometrika 26 (1934).
@@ -102,6 +102,29 @@ def clopper_pearson(successes: int, trials: int, confidence: float = 0.95) -> In
     tail, failures = _tail(confidence, successes, trials), trials - successes
     low = float(stats.beta.ppf(tail, successes, failures + 1)) if successes else 0.0
     return Interval(low, float(stats.beta.isf(tail, successes + 1, failures)) if failures else 1.0)
+
+
+def effective_trials(shares: npt.ArrayLike, size: int, confidence: float = 0.95) -> float:
+    """How many independent trials n batches of `size` images are worth, given the share p_i of hits in each batch.
+
+    n_eff = p̂(1−p̂) / (s²/n) · (t(N−1) / t(n−1))², held within [n, N]: s² is the variance of the p_i, N = n·size, t
+    Student's quantiles. Images that share a gradient tend to fall together, so N trials would claim too much; the
+    second factor is for the few batches that s² comes from. Where all batches are 0 or all are 1 the variance tells
+    nothing, and a batch counts once; so it does for batches of one image. Put into the interval of a rate this is the
+    method of Korn and Graubard, Survey Methodology 24 (1998).
+
+    >>> effective_trials([0, 1, 1, 0], 1), effective_trials([0, 0, 0, 0], 8), effective_trials([0.5, 0.25] * 4, 4)
+    (4.0, 4.0, 32.0)
+    """
+    array, tail = _floats(shares), _tail(confidence)
+    batches, images, rate = array.size, array.size * size, float(array.mean())
+    if batches == 1 or rate in (0.0, 1.0):
+        return float(batches)
+    variance = float(array.var(ddof=1)) / batches
+    if variance == 0:
+        return float(images)
+    few = (stats.t.isf(tail, images - 1) / stats.t.isf(tail, batches - 1)) ** 2
+    return float(min(max(rate * (1 - rate) / variance * few, batches), images))
 
 
 def binomial_band(n: int, p: float = 0.5, *, false_alarm: float) -> Interval:

@@ -198,7 +198,7 @@ def load_view(run: str | Path, threat: str, *, defense: str = "", dataset: str =
     if not fits:
         wanted = f"threat '{threat}', defense '{defense}', dataset '{dataset}', seed {seed}"
         raise UserError(f"No finished training in {run} fits {wanted}.")
-    Watch.model_validate(fits[0].training.observe).check_threat(threat)
+    Watch.of_record(fits[0].training.observe).check_threat(threat)
     pool = load_pool(fits[0].make_dataset())
     shards = {client_name(i): pool.take(s) for i, s in enumerate(splits_of(fits[0], pool).shards)}
     asked = parse_threat(threat, len(shards))

@@ -1,4 +1,4 @@
-"""From records to tables: one ranking a data set, goal and threat."""
+"""From records to tables: one ranking per data set, goal, threat and, for reconstructions, batch size."""
 
 from __future__ import annotations
 
@@ -63,14 +63,17 @@ class Place:
     goal: str
     about: str
     threat: str
+    #: of reconstructions: how many records are behind each gradient; 1 for other goals
+    batch_size: int = 1
 
     @property
-    def order(self) -> tuple[str, int, int, int, int, str]:
+    def order(self) -> tuple[str, int, int, int, int, str, int]:
         """Tables stand in this order."""
         family = "server+clients" if self.threat.startswith("server+clients:") else self.threat
         known = THREATS.index(family) if family in THREATS else len(THREATS)
         place = GOALS.index(self.goal), ABOUT.index(self.about), known
-        return self.dataset, *place, len(self.threat), self.threat  # by length: 2 colluders come before 10
+        # by length: 2 colluders come before 10
+        return self.dataset, *place, len(self.threat), self.threat, self.batch_size
 
     @property
     def title(self) -> str:
@@ -78,11 +81,23 @@ class Place:
         goal = {"batch": "Membership in the batch"}.get(self.about, self.goal.capitalize())
         return f"{goal}, {self.dataset}, threat {self.threat}"
 
+    @property
+    def size(self) -> str:
+        """The batch size in words, for titles; nothing where the goal has none."""
+        return f"batch size {self.batch_size}" if self.goal == "reconstruction" else ""
 
+
+<<<<<<< HEAD
 def place_of(record: Record | CellSpec) -> Place:
     """The table that a record or a cell belongs to."""
     cell = record.cell if isinstance(record, Record) else record
     return Place(cell.training.dataset.label, cell.goal, cell.about, cell.threat)
+=======
+def place_of(record: Record) -> Place:
+    """The table that a record belongs to."""
+    cell = record.cell
+    return Place(cell.training.dataset.label, cell.goal, cell.about, cell.threat, cell.batch_size)
+>>>>>>> batches
 
 
 @dataclass(frozen=True)
@@ -122,7 +137,7 @@ KINDS = {
 
 
 def ranking_tables(records: Sequence[Record], control: str, gate: float) -> list[Table]:
-    """One table a data set, goal and threat, in a fixed order."""
+    """One table per data set, goal, threat and batch size, in a fixed order, the smallest batch first."""
     return [board.table for board in ranking_boards(records, control, gate)]
 
 
@@ -145,10 +160,23 @@ def ranking_boards(
     return boards
 
 
+<<<<<<< HEAD
 def untabled(records: Sequence[Record], waiting: Sequence[CellSpec]) -> list[str]:
     """The titles of the tables of which no cell is computed yet."""
     known = {place_of(record) for record in records}
     return [place.title for place in sorted({place_of(c) for c in waiting} - known, key=lambda place: place.order)]
+=======
+def smallest_batches(boards: Sequence[Board]) -> list[Board]:
+    """The boards of every goal; of reconstructions those of a data set's smallest batch size alone.
+
+    Cards and figures show these: one number per defense and threat.
+    """
+
+    def smallest(place: Place) -> int:
+        return min(b.place.batch_size for b in boards if (b.place.dataset, b.place.goal) == (place.dataset, place.goal))
+
+    return [board for board in boards if board.place.batch_size == smallest(board.place)]
+>>>>>>> batches
 
 
 def _with_control(place: Place, group: list[Record], records: Sequence[Record], control: str) -> list[Record]:
@@ -184,6 +212,7 @@ def _ranked(place: Place, records: list[Record], utility: Utility, waiting: tupl
     if place.goal == "reconstruction" and everything and not any(is_prior(evidence) for evidence in everything):
         notes += _without_prior(records, waiting)
     notes += _remarks(records)
+<<<<<<< HEAD
     found = {row.defense: len(here[row.defense][0].strata) for row in rows}
     over = reported_half((len(row.strata) for row in rows), found.values(), ITEMS[place.goal])
     order = _order(rows, records, utility, waiting, valid=not reasons)
@@ -193,6 +222,31 @@ def _ranked(place: Place, records: list[Record], utility: Utility, waiting: tupl
     title = place.title + (f", {moment} round" if moment else "")
     table = _table(title, columns, body, notes, records, utility, waiting, over)
     return Board(place, table, not reasons, utility, tuple(rows), over, waiting)
+=======
+    if rows:
+        count = len(rows[0].strata)
+        items = kind.items if place.batch_size == 1 else f"batches of {place.batch_size} {kind.items}"
+        notes.append(f"Scores are over {count} {items}, the half on which the attack was not chosen.")
+    order = _order(rows, records, utility, valid=not reasons)
+    beside = PLAIN_COLUMNS[place.goal] if _any_adaptive(records) else ()
+    columns = (RANK, *COMMON, *kind.columns, *beside, *kind.rest)
+    body = [(name, {"rank": order[name], **_by_name(rows)[name].cells}) for name in order]
+    title = ", ".join(filter(None, [place.title, f"{moment} round" if moment else "", place.size]))
+    table = _table(title, columns, body, notes, records, utility)
+    return Board(place, replace(table, caption=_caption(place, records)), not reasons, utility, tuple(rows))
+
+
+def _caption(place: Place, records: Sequence[Record]) -> str:
+    """What a reader of a reconstruction's table must know of the gradients: of how many records, among how many."""
+    if place.goal != "reconstruction":
+        return ""
+    found = sorted({n for r in records if isinstance(n := r.cell.training.training.get("clients"), int)})
+    clients = f"; {' or '.join(map(str, found))} clients" if found else ""
+    one = place.batch_size == 1
+    return (
+        f"Batch size {place.batch_size}: {'1 record' if one else f'{place.batch_size} records'} per gradient{clients}."
+    )
+>>>>>>> batches
 
 
 def _without_prior(records: Sequence[Record], waiting: Sequence[CellSpec]) -> list[str]:

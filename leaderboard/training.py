@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from core.files import whole_folder
 from datasets.base import ImagePool, LabelledImages
 from datasets.loading import load_pool
 from datasets.splits import Splits, make_splits
+from federation.party import Occasion
 from federation.payload import Parameters
 from federation.rounds import Federation, Outcome
 from federation.settings import Public, Training, Watch, client_name
@@ -71,7 +72,7 @@ def run_training(job: Job) -> None:
     splits = splits_of(job, pool)
     public = public_of(job, pool, splits)
     shards = {client_name(index): pool.take(shard) for index, shard in enumerate(splits.shards)}
-    watch = Watch.model_validate(job.training.observe)
+    watch = Watch.of_record(job.training.observe)
     fresh = job.training.keys == "fresh"
     curve = _Curve(public, pool.take(splits.test))
     outcome = Federation(
@@ -162,10 +163,10 @@ def _summary(job: Job, outcome: Outcome, pool: ImagePool, splits: Splits, second
 
 
 def _claims(job: Job, public: Public) -> dict[str, Any]:
-    """What the defense claims; its noise on a probe batch, to which it is recalibrated, stands under `probe`."""
+    """What the defense claims; its noise on the smallest probe batch, as it is recalibrated, stands under `probe`."""
     defense = job.make_defense()
-    watch = Watch.model_validate(job.training.observe)
-    small = public.model_copy(update={"training": public.training.model_copy(update={"batch_size": watch.probe_batch})})
+    size = Watch.of_record(job.training.observe).sizes[0]
+    small = public.model_copy(update={"training": public.training.model_copy(update={"batch_size": size})})
     probe = {key: value for key, value in defense.claims(small).items() if key.startswith(("sigma_", "S_"))}
     found = defense.claims(public)
     return {**found, "probe": probe} if probe else found
@@ -198,10 +199,20 @@ def load_batch(folder: Path, round_index: int) -> torch.Tensor | None:
     return None if found is None else torch.tensor(found, dtype=torch.int64)
 
 
-def open_view(folder: Path, threat: Threat, shards: Mapping[str, LabelledImages]) -> View:
-    """The view of a threat on a kept training; nothing outside the view is read from disk."""
+def open_view(
+    folder: Path, threat: Threat, shards: Mapping[str, LabelledImages], probes: Container[int] | None = None
+) -> View:
+    """The view of a threat on a kept training; nothing outside the view is read from disk.
+
+    With `probes`, of each round's probes only those of these numbers. Probes of other batch sizes are other
+    experiments on the same training: what one cell's attack finds must not depend on them.
+    """
     secrets = json.loads((folder / "secrets.json").read_text())
-    transcript = Transcript.load(folder, keep=limiter(threat))
+
+    def wanted(occasion: Occasion) -> bool:
+        return probes is None or occasion.probe is None or occasion.probe in probes
+
+    transcript = Transcript.load(folder, keep=limiter(threat), wanted=wanted)
     return View(
         threat.name,
         threat.parties,

@@ -103,12 +103,16 @@ class MixAndMatch(RunsAnother, ReconstructionAttack):
         found: list[Inversion] = []
         shares: list[int] = []
         for observation in knowledge.view.of_kind("probe", task.round_index):
-            problems = self._problems(knowledge, task, observation)
+            place = task.place(observation.occasion)
+            if place is None:
+                continue
+            problems = self._problems(knowledge, task, observation, place)
             shares.append(len(problems))
             found += problems
         size = task.probe_batch
+        sizes = (size,) * len(found)
         asked = _Isolated(
-            task.moment, task.round_index, len(found), size, None, (size,) * len(found), found=tuple(found)
+            task.moment, task.round_index, len(found), size, None, sizes, first=task.first, found=tuple(found)
         )
         inner = self.inner()
         assert isinstance(inner, ReconstructionAttack)
@@ -118,19 +122,19 @@ class MixAndMatch(RunsAnother, ReconstructionAttack):
         flags = (*answer.flags, f"ran {self.attack} on every client's update, known up to one constant")
         return replace(answer, images=joined, flags=flags)
 
-    def _problems(self, knowledge: Knowledge, task: ReconstructionTask, observation: Observation) -> list[Inversion]:
+    def _problems(
+        self, knowledge: Knowledge, task: ReconstructionTask, observation: Observation, place: int
+    ) -> list[Inversion]:
         """One problem a client of a probe, the victim's first."""
         assert isinstance(knowledge.defense, HybridAlpha)
         model = knowledge.defense.read(observation, knowledge.public).model
-        probe = observation.occasion.probe
         assert model is not None
-        assert probe is not None
         senders = sorted(
             {m.sender for m in observation.messages if m.kind == "update"}, key=lambda name: (name != VICTIM, name)
         )
         found = []
         for client in senders:
             values = isolated(knowledge.defense, observation, knowledge.public, client)
-            told = task.known_labels[probe] if task.known_labels is not None and client == VICTIM else None
+            told = task.known_labels[place] if task.known_labels is not None and client == VICTIM else None
             found.append(Inversion(model, Gradient(values, 1, task.probe_batch), told))
         return found

@@ -93,13 +93,15 @@ class NoiseAware(InvertingGradients):
         found: dict[int, Law] = {}
         for observation in knowledge.view.of_kind("probe", task.round_index):
             known = knowledge.defense.noise_scale(observation, knowledge.public)
-            noise, probe = known.get(VICTIM) or known.get(AGGREGATE), observation.occasion.probe
-            if noise is None or probe is None or probe >= len(problems):
+            noise, place = known.get(VICTIM) or known.get(AGGREGATE), task.place(observation.occasion)
+            if place is None:
+                continue
+            if noise is None or place >= len(problems):
                 return None
-            found[probe] = law_of(knowledge.task, problems[probe], noise, clip, knowledge.device)
+            found[place] = law_of(knowledge.task, problems[place], noise, clip, knowledge.device)
         if len(found) != len(problems):  # gradients of another reading than the view's own (mix-and-match)
             return None
-        return tuple(found[probe] for probe in range(len(problems)))
+        return tuple(found[place] for place in range(len(problems)))
 
     def _by_likelihood(
         self,

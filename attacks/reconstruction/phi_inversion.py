@@ -115,14 +115,16 @@ def _parts(knowledge: Knowledge, task: ReconstructionTask) -> tuple[CleanParts, 
         )
     found: dict[int, CleanParts] = {}
     for observation in view.of_kind("probe", task.round_index):
+        place = task.place(observation.occasion)
+        if place is None:
+            continue
         parts = defense.clean_parts(observation, view.public)
         if VICTIM not in parts:
             raise Unsupported(
                 f"this view ({view.threat}) of {defense.name} holds no Phi of the victim's own without noise"
             )
-        assert observation.occasion.probe is not None
-        found[observation.occasion.probe] = parts[VICTIM]
-    return tuple(found[probe] for probe in range(task.probes))
+        found[place] = parts[VICTIM]
+    return tuple(found[place] for place in range(task.probes))
 
 
 def _whole(parts: CleanParts) -> Inversion:

@@ -36,7 +36,7 @@ def finished(name: str, *, batch: int = 1, targets: int = 4, model: str = "mlp",
     """One round of float64 (unless told otherwise), with probes of `batch` records."""
     network = settings.pop("network", {"hidden": [64, 32]} if model == "mlp" else {"width": 4})
     precision = settings.pop("precision", "float64")
-    watch = Watch(rounds=("first",), targets=targets, probe_batch=batch)
+    watch = Watch(rounds=("first",), targets=targets // batch, probe_batch=batch)
     defense = create(name, **settings)
     return run(defense, model=model, model_parameters=network, watch=watch, rounds=1, precision=precision)
 
@@ -50,8 +50,7 @@ def known(made: Run, threat: str = "server") -> Knowledge:
 
 def task_for(made: Run) -> ReconstructionTask:
     assert made.watch is not None
-    batch = made.watch.probe_batch
-    probes = made.watch.targets // batch
+    (batch,), probes = made.watch.sizes, made.watch.targets
     return ReconstructionTask("first", 0, probes, batch, None, (batch,) * probes)
 
 
@@ -61,7 +60,7 @@ def attacked(made: Run, threat: str = "server", **settings: Any) -> Reconstructi
 
 def truth(made: Run) -> LabelledImages:
     assert made.watch is not None
-    return made.shards["client:0"].select(torch.arange(made.watch.targets))
+    return made.shards["client:0"].select(torch.arange(made.watch.targets * made.watch.sizes[0]))
 
 
 def parts_of(made: Run, threat: str = "server") -> list[CleanParts]:

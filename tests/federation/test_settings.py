@@ -37,7 +37,11 @@ def test_wrong_training_is_one_sentence(given: dict[str, Any], message: str) -> 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"probe_batch": 3, "targets": 8}, "targets (8) must be a multiple of probe_batch (3)"),
+        ({"probe_batch": 0}, "'probe_batch' is wrong: Value error, it must be a whole number from 1 on"),
+        ({"probe_batch": "two"}, "'probe_batch' is wrong"),
+        ({"probe_batch": []}, "'probe_batch' is wrong"),
+        ({"probe_batch": [4, 1, 4]}, "or a list of different ones; given: [4, 1, 4]."),
+        ({"probe_batch": [1, 2], "targets": 7}, "with several batch sizes targets must be at least 8"),
         ({"rounds": ["second"]}, "'first', 'middle' or 'last'; given: 'second'."),
         ({"targets": 0}, "'targets' is wrong"),
     ],
@@ -103,3 +107,47 @@ def test_the_public_settings_read_back_from_json() -> None:
     public = public_of(dropouts=[{"client": 1, "round": 0, "step": "update"}])
     assert type(public).model_validate_json(public.model_dump_json()) == public
     assert public.clients == ("client:0", "client:1")
+
+
+# --- batch sizes --------------------------------------------------------------------------------
+
+
+def test_sizes_come_smallest_first_and_share_neither_numbers_nor_records() -> None:
+    watch = Watch(probe_batch=(4, 1, 2), targets=8)
+    assert watch.sizes == (1, 2, 4)
+    numbers = [number for size in watch.sizes for number in watch.probes(size)]
+    assert numbers == list(range(24))
+    assert [watch.size_of(number) for number in numbers] == [1] * 8 + [2] * 8 + [4] * 8
+    places = [place for size in watch.sizes for place in watch.records(size)]
+    assert places == list(range(8 * 7))
+    covered = [watch.start(n) + i for n in numbers for i in range(watch.size_of(n))]
+    assert covered == places
+
+
+def test_a_single_size_takes_the_records_that_it_always_took() -> None:
+    watch = Watch(probe_batch=3, targets=5)
+    assert [watch.start(number) for number in watch.probes(3)] == [0, 3, 6, 9, 12]
+
+
+@pytest.mark.parametrize("size", [1, 4, (2,), (1, 2, 4)])
+def test_what_is_stored_is_read_back(size: int | tuple[int, ...]) -> None:
+    watch = Watch(probe_batch=size, targets=8)
+    stored = watch.model_dump(mode="json")
+    again = Watch.of_record(stored)
+    assert (again.sizes, again.targets) == (watch.sizes, 8)
+    assert again.model_dump(mode="json") == stored == Watch.model_validate(stored).model_dump(mode="json")
+
+
+def test_older_records_count_targets_in_records() -> None:
+    """One record per probe is stored as ever; a larger whole number is from before, when `targets` were records."""
+    assert Watch().model_dump(mode="json") == {"rounds": ["first", "middle", "last"], "probe_batch": 1, "targets": 8}
+    old = Watch.of_record({"rounds": ["first"], "probe_batch": 4, "targets": 8})
+    assert (old.sizes, old.targets, list(old.records(4))) == ((4,), 2, list(range(8)))
+
+
+def test_too_few_records_for_all_sizes_are_one_sentence() -> None:
+    watch = Watch(probe_batch=(1, 2), targets=8)
+    watch.check_targets(24)
+    with pytest.raises(UserError, match=r"8\) batches of 1, 2 records need 24 records of the victim.*; it has 23\."):
+        watch.check_targets(23)
+    Watch(rounds=(), probe_batch=(1, 2), targets=8).check_targets(1)

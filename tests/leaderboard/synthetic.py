@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
+from pydantic import JsonValue
+
 from leaderboard.record import (
     CellSpec,
     Cost,
@@ -27,13 +29,15 @@ def cell(
     seed: int,
     adaptive: bool = False,
     about: Literal["training", "batch"] = "training",
+    batch_size: int = 1,
 ) -> CellSpec:
     def plugin(label: str) -> PluginSpec:
         name = "prior" if label.startswith("prior") else label
         return PluginSpec(label=label, name=name, parameters={})
 
+    observe: dict[str, JsonValue] = {} if batch_size == 1 else {"probe_batch": batch_size}
     training = TrainingSpec(
-        dataset=plugin("digits"), model=plugin("mlp"), defense=plugin(defense), training={}, observe={}, seed=seed
+        dataset=plugin("digits"), model=plugin("mlp"), defense=plugin(defense), training={}, observe=observe, seed=seed
     )
     return CellSpec(
         training=training,
@@ -78,6 +82,7 @@ def reconstruction(
     status: Status = "ok",
     adaptive: bool = False,
     threat: str = "server",
+    batch_size: int = 1,
 ) -> Record:
     """A record of a reconstruction with these values an image."""
 
@@ -88,7 +93,7 @@ def reconstruction(
 
     hits = identified if identified is not None else [0.0] * len(psnr)
     scores = {"psnr": score(psnr), "identified": score(hits), "lpips": score(lpips)}
-    place = cell(defense, attack, "reconstruction", threat, moment, seed, adaptive)
+    place = cell(defense, attack, "reconstruction", threat, moment, seed, adaptive, batch_size=batch_size)
     return Record(
         key=place.slug,
         ingredients={},

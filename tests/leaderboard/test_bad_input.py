@@ -64,7 +64,20 @@ SETTINGS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "rounds twice": ({"observe__rounds": ["first", "first"]}, ("rounds must differ",)),
     "a batch larger than a shard": ({"training__batch_size": 500}, ("batch_size 500", "at most 191", "3 clients")),
     "more targets than records": ({"observe__targets": 500}, ("targets (500)", "at most", "192")),
-    "half a probe": ({"observe": {"targets": 3, "probe_batch": 2}}, ("multiple of probe_batch",)),
+    "a batch size twice": ({"observe": {"probe_batch": [2, 2]}}, ("probe_batch", "a list of different ones", "[2, 2]")),
+    "no batch size": ({"observe": {"probe_batch": []}}, ("probe_batch", "a list of different ones")),
+    "a batch of nothing": (
+        {"observe": {"probe_batch": [0, 1]}},
+        ("observe.probe_batch", "a whole number from 1 on", "[0, 1]"),
+    ),
+    "few batches of each size": (
+        {"observe": {"probe_batch": [1, 2], "targets": 4}},
+        ("with several batch sizes targets must be at least 8", "given: 4"),
+    ),
+    "more batches than records": (
+        {"observe": {"probe_batch": [1, 2, 4, 8, 16], "targets": 8}},
+        ("targets (8) batches of 1, 2, 4, 8, 16 records need 248 records of the victim", "it has 192"),
+    ),
     "no defense": ({"defenses": []}, ("defenses", "at least 1")),
     "a name that leads elsewhere": ({"name": "../up"}, ("'name'", "../up")),
     "a name that is a folder": ({"name": ".."}, ("'name'", "..")),

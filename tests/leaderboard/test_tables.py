@@ -243,7 +243,7 @@ def test_the_round_that_ranks_is_where_the_control_breaks_most() -> None:
         *defended("weak", 5, moment="last"),
     ]
     table = only_table(records)
-    assert table.title == "Reconstruction, digits, threat server, last round"
+    assert table.title == "Reconstruction, digits, threat server, last round, batch size 1"
     assert rows(table)["weak"].cells["excess"].value == pytest.approx(5)
 
 
