@@ -87,17 +87,10 @@ class Place:
         return f"batch size {self.batch_size}" if self.goal == "reconstruction" else ""
 
 
-<<<<<<< HEAD
 def place_of(record: Record | CellSpec) -> Place:
     """The table that a record or a cell belongs to."""
     cell = record.cell if isinstance(record, Record) else record
-    return Place(cell.training.dataset.label, cell.goal, cell.about, cell.threat)
-=======
-def place_of(record: Record) -> Place:
-    """The table that a record belongs to."""
-    cell = record.cell
     return Place(cell.training.dataset.label, cell.goal, cell.about, cell.threat, cell.batch_size)
->>>>>>> batches
 
 
 @dataclass(frozen=True)
@@ -160,12 +153,12 @@ def ranking_boards(
     return boards
 
 
-<<<<<<< HEAD
 def untabled(records: Sequence[Record], waiting: Sequence[CellSpec]) -> list[str]:
     """The titles of the tables of which no cell is computed yet."""
     known = {place_of(record) for record in records}
     return [place.title for place in sorted({place_of(c) for c in waiting} - known, key=lambda place: place.order)]
-=======
+
+
 def smallest_batches(boards: Sequence[Board]) -> list[Board]:
     """The boards of every goal; of reconstructions those of a data set's smallest batch size alone.
 
@@ -176,7 +169,6 @@ def smallest_batches(boards: Sequence[Board]) -> list[Board]:
         return min(b.place.batch_size for b in boards if (b.place.dataset, b.place.goal) == (place.dataset, place.goal))
 
     return [board for board in boards if board.place.batch_size == smallest(board.place)]
->>>>>>> batches
 
 
 def _with_control(place: Place, group: list[Record], records: Sequence[Record], control: str) -> list[Record]:
@@ -212,28 +204,17 @@ def _ranked(place: Place, records: list[Record], utility: Utility, waiting: tupl
     if place.goal == "reconstruction" and everything and not any(is_prior(evidence) for evidence in everything):
         notes += _without_prior(records, waiting)
     notes += _remarks(records)
-<<<<<<< HEAD
     found = {row.defense: len(here[row.defense][0].strata) for row in rows}
-    over = reported_half((len(row.strata) for row in rows), found.values(), ITEMS[place.goal])
+    items = ITEMS[place.goal] if place.batch_size == 1 else f"batches of {place.batch_size} {ITEMS[place.goal]}"
+    over = reported_half((len(row.strata) for row in rows), found.values(), items)
     order = _order(rows, records, utility, waiting, valid=not reasons)
     beside = PLAIN_COLUMNS[place.goal] if _any_adaptive(records) else ()
     columns = (RANK, *COMMON, *kind.columns, *beside, *kind.rest)
     body = [(name, {"rank": order[name], **_by_name(rows)[name].cells}) for name in order]
-    title = place.title + (f", {moment} round" if moment else "")
-    table = _table(title, columns, body, notes, records, utility, waiting, over)
-    return Board(place, table, not reasons, utility, tuple(rows), over, waiting)
-=======
-    if rows:
-        count = len(rows[0].strata)
-        items = kind.items if place.batch_size == 1 else f"batches of {place.batch_size} {kind.items}"
-        notes.append(f"Scores are over {count} {items}, the half on which the attack was not chosen.")
-    order = _order(rows, records, utility, valid=not reasons)
-    beside = PLAIN_COLUMNS[place.goal] if _any_adaptive(records) else ()
-    columns = (RANK, *COMMON, *kind.columns, *beside, *kind.rest)
-    body = [(name, {"rank": order[name], **_by_name(rows)[name].cells}) for name in order]
     title = ", ".join(filter(None, [place.title, f"{moment} round" if moment else "", place.size]))
-    table = _table(title, columns, body, notes, records, utility)
-    return Board(place, replace(table, caption=_caption(place, records)), not reasons, utility, tuple(rows))
+    table = _table(title, columns, body, notes, records, utility, waiting, over)
+    table = replace(table, caption=_caption(place, records))
+    return Board(place, table, not reasons, utility, tuple(rows), over, waiting)
 
 
 def _caption(place: Place, records: Sequence[Record]) -> str:
@@ -246,7 +227,6 @@ def _caption(place: Place, records: Sequence[Record]) -> str:
     return (
         f"Batch size {place.batch_size}: {'1 record' if one else f'{place.batch_size} records'} per gradient{clients}."
     )
->>>>>>> batches
 
 
 def _without_prior(records: Sequence[Record], waiting: Sequence[CellSpec]) -> list[str]:

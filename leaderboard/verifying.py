@@ -10,6 +10,7 @@ from typing import Any
 
 from core import registry
 from core.errors import UserError
+from federation.settings import Watch
 from leaderboard.engine import Engine
 from leaderboard.executors.local import LocalExecutor
 from leaderboard.origins import refuse_missing_plugins
@@ -73,7 +74,7 @@ def _suite_of(record: Record, data: str) -> Suite:
         "datasets": [dataset],
         "model": entry(spec.model),
         "training": spec.training,
-        "observe": spec.observe,
+        "observe": Watch.in_batches(spec.observe),
         "seeds": [spec.seed],
         "defenses": [entry(spec.defense)],
         "attacks": [attack],
