@@ -128,7 +128,7 @@ def texts_of(record: Record, plugin_files: Iterable[str]) -> dict[str, bytes]:
 def _outside(files: tuple[str, ...]) -> dict[str, bytes]:
     try:
         return outside_texts(files)
-    except OSError:
+    except (OSError, ValueError):  # gone, or no name of a file
         return {}
 
 

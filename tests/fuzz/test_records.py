@@ -233,7 +233,7 @@ def test_a_changed_run_is_opened_and_submitted_or_refused(
         file.write_text(changed)
         one.write_text(broken)
         survives("runs: open", lambda: [open_run(folder).records, open_run(folder).rankings()], runs)
-        survives("runs: submit", lambda: submit(folder, to), to)
+        survives("runs: submit", lambda: submit(folder, to, allow_dirty=True), to)
     finally:
         file.write_text(whole)
         one.write_text(text)
@@ -243,7 +243,7 @@ def test_a_changed_run_is_opened_and_submitted_or_refused(
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("runs")
     folder = finished_run(tiny_plan(home))
-    assert submit(folder, home / "control")[1] == 6  # as it is, it can be published
+    assert submit(folder, home / "control", allow_dirty=True)[1] == 6  # as it is, it can be published
     return home
 
 
@@ -253,7 +253,7 @@ def test_the_name_of_the_reconstructions_stays_in_its_folder(runs: Path, name: s
     text = path.read_text()
     path.write_text(json.dumps({**json.loads(text), "reconstructions": name}))
     try:
-        assert survives("runs: names", lambda: submit(runs / "run", runs / "to"), runs / "to") is None
+        assert survives("runs: names", lambda: submit(runs / "run", runs / "to", allow_dirty=True), runs / "to") is None
     finally:
         path.write_text(text)
 
