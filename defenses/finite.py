@@ -69,7 +69,9 @@ def bounded_mean(
             left_out += 1
             continue
         scale = min([1.0, *(b / s for b, s in zip(bounds, sizes, strict=True) if s > b)]) / count
-        found = tuple({n: v + scale * part[n] for n, v in total.items()} for total, part in zip(found, own, strict=True))
+        found = tuple(
+            {n: v + scale * part[n] for n, v in total.items()} for total, part in zip(found, own, strict=True)
+        )
     if me.oracle is not None:
         me.oracle.note("not_finite_share", left_out / count)
     return found
