@@ -63,7 +63,7 @@ def test_beyond_the_bound_is_the_bound_and_is_counted(codec: FixedPoint, factor:
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_what_is_not_finite_has_no_code(value: float) -> None:
     """Noise never touched it: any code, zero or the bound, would tell that it was there."""
-    with pytest.raises(ValueError, match="only finite values have codes, .*; given: 1 that are not"):
+    with pytest.raises(ValueError, match=r"only finite values have codes, .*; given: 1 that are not"):
         FixedPoint(16, 1.0).encode(np.array([value, 0.25]))
 
 
