@@ -76,7 +76,7 @@ def others(count: int, seed: int) -> LabelledImages:
     ids=["gradient-membership", "update-inference"],
 )
 def test_a_clip_of_the_whole_update_is_not_taken_for_one_of_every_record(attack: BatchMembership, threat: str) -> None:
-    """All members' gradients enter the mean alike: their coefficients are equal, as they are not where each is clipped."""
+    """All members' gradients enter the mean alike: coefficients are equal, unless each were clipped."""
     made = small_run(WholeUpdate(), hidden=(40,), shard=24, batch_size=24, clients=2, watch=WATCH)
     (occasion,) = (o.occasion for o in made.rounds() if o.occasion.round == 0)
     members = batches(made, occasion)[VICTIM]
