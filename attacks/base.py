@@ -12,14 +12,14 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from attacks._imitation import Imitation, imitation_of
-from core.errors import Unsupported
+from core.errors import Unsupported, UserError
 from core.plugins import Plugin
 from core.seeds import derive_seed, digest_of
 from datasets.base import LabelledImages
@@ -30,6 +30,11 @@ from federation.settings import VICTIM, Moment, Public
 from federation.task import Task, task_of
 from federation.transcript import Observation
 from federation.view import View
+
+if TYPE_CHECKING:
+    from pydantic._internal._model_construction import ModelMetaclass
+else:
+    ModelMetaclass = type(Plugin)  # it has no public name
 
 Goal = Literal["reconstruction", "membership", "extraction", "audit"]
 
@@ -232,14 +237,28 @@ class AuditAnswer:
     diagnostics: Mapping[str, float] = field(default_factory=dict)
 
 
-class Attack(Plugin):
+class AttackType(ModelMetaclass):
+    """Refuses a class whose `adaptive` is no property: pydantic would complain at length, or let it hide the other."""
+
+    def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **kwargs: Any) -> Any:
+        """Look before pydantic does."""
+        given = namespace.get("adaptive")
+        if given is not None and not isinstance(given, property):
+            raise UserError(
+                f"The attack '{namespace.get('name', name)}' sets 'adaptive' as an attribute: set `can_adapt` to True "
+                f"and define a property `adaptive` (docs/adding-an-attack.md); given: {given!r}."
+            )
+        return super().__new__(cls, name, bases, namespace, **kwargs)
+
+
+class Attack(Plugin, metaclass=AttackType):
     """Base of all attacks."""
 
     kind: ClassVar[str] = "attack"
     goal: ClassVar[Goal]
     #: the threats that this attack makes sense under
     threats: ClassVar[tuple[str, ...]]
-    #: whether it can use more of a defense than its honest reading
+    #: whether it can use more of a defense than its honest reading; `adaptive` says whether it does
     can_adapt: ClassVar[bool] = False
 
     @property

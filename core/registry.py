@@ -145,7 +145,8 @@ def load_file(path: str | Path) -> list[Entry]:
             spec.loader.exec_module(module)
         except (Exception, SystemExit) as error:
             del sys.modules[name]
-            raise UserError(f"The plugin file {path} does not import: {type(error).__name__}: {error}.") from error
+            why = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}."
+            raise UserError(f"The plugin file {path} does not import: {why}") from error
     else:
         module = _loaded_files[str(source)]
     try:

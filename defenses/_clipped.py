@@ -9,8 +9,9 @@ from torch import Tensor
 
 from core.errors import UserError
 from defenses.base import Defense, Gradient, Transform
+from defenses.finite import LIMIT, bounded_mean
 from defenses.noise.budget import Budget, clipping
-from federation.example_norms import loss_norms
+from federation.example_norms import clip_factors, loss_norms
 from federation.party import Party
 from federation.payload import Parameters
 from federation.settings import SERVER, Public
@@ -20,7 +21,7 @@ from federation.task import task_of
 class PerExampleClipping(Defense):
     """DP-SGD's update without its noise (Abadi et al. 2016): the mean of per-example gradients, each of norm B at most.
 
-    g = 1/|D| sum_b min(1, B / ||g_b||) g_b.
+    g = 1/|D| sum_b min(1, B / ||g_b||) g_b; a g_b that is not finite counts as zero (`defenses.finite`).
     """
 
     clip: float | None = Field(1.0, gt=0, description="B, the L2 bound of an example's gradient; none: off")
@@ -36,10 +37,14 @@ class PerExampleClipping(Defense):
     def clipped_gradient(self, me: Party) -> Parameters:
         """Client: the clipped mean gradient of its batch on the model it got."""
         assert me.batch is not None
-        task, model = task_of(me.public), me.expect("model")["model"]
+        batch, task, model = me.batch, task_of(me.public), me.expect("model")["model"]
+
+        def part(chosen: slice, weights: Tensor | None) -> tuple[Parameters]:
+            return (task.gradient(model, batch.images[chosen], batch.labels[chosen], weights)[0],)
+
         with me.phase("Train"):
             factors = self._factors(me, model)
-            gradient, _ = task.gradient(model, me.batch.images, me.batch.labels, factors)
+            (gradient,) = bounded_mean(me, part, factors, (LIMIT if self.clip is None else self.clip,))
         if factors is not None and me.oracle is not None:
             me.oracle.note_clipping(factors)
         return gradient
@@ -49,7 +54,7 @@ class PerExampleClipping(Defense):
         if self.clip is None or me.batch is None:
             return None
         norms = loss_norms(task_of(me.public), model, me.batch.images, me.batch.labels)
-        return (self.clip / norms.clamp(min=1e-12)).clamp(max=1.0)
+        return clip_factors(norms, self.clip)
 
     def mimic_records(self, observed: Gradient, public: Public) -> Transform | None:
         """Each record's gradient is scaled down to norm B."""

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from core.errors import UserError
 from defenses.base import Defense, Gradient, Noise, Reading, Transform, mean
+from defenses.finite import LIMIT, bounded_mean, norm
 from defenses.noise.budget import clipping
 from defenses.perturbation.clean import CleanParts, clean_parts
 from defenses.perturbation.client import Expanded, collapse, expanded_of, train
@@ -170,13 +171,25 @@ class ModelPerturbation(Defense):
         me.send(SERVER, "update", {"gradient": self.protect(me, gradient), "psi": psi, "phi": phi})
 
     def local_parts(self, me: Party) -> tuple[Parameters, Parameters, Parameters]:
-        """Client: gradient, Psi and Phi of its batch on the model that it got, clipped by the oracle where asked."""
+        """Client: gradient, Psi and Phi of its batch on the model that it got, clipped by the oracle where asked.
+
+        A record of which any of the three is not finite counts as zero in all of them (`defenses.finite`).
+        """
         hidden, direction, images, targets = self.inputs(me)
         factors = self._clip_factors(me)
+        expanded = self.expanded(me.public)
+
+        def parts(chosen: slice, weights: Tensor | None) -> tuple[Parameters, Parameters, Parameters]:
+            return train(expanded, hidden, direction, images[chosen], targets[chosen], weights)
+
         with me.phase("Train"):
-            gradient, psi, phi = train(self.expanded(me.public), hidden, direction, images, targets, factors)
+            gradient, psi, phi = bounded_mean(me, parts, factors, self.part_bounds())
         self._measure(me, gradient, psi, phi, factors)
         return gradient, psi, phi
+
+    def part_bounds(self) -> tuple[float, float, float]:
+        """The largest norms of a record's own gradient, Psi and Phi, as sent; the oracle's clipping bounds none."""
+        return (LIMIT, LIMIT, LIMIT)
 
     def inputs(self, me: Party) -> tuple[Parameters, Tensor | None, Tensor, Tensor]:
         """Client: the perturbed model and direction that it got, its normalised images, one-hot targets."""
@@ -293,8 +306,3 @@ def pack_secret(secret: Secret) -> Payload:
 def unpack_secret(packed: Payload) -> Secret:
     """The inverse of `pack_secret`."""
     return Secret(tuple(packed["r"]), tuple(packed["s"]), packed["gamma"], packed["direction"])
-
-
-def norm(values: Parameters) -> float:
-    """L2 norm of a whole gradient."""
-    return math.sqrt(sum(float(value.double().square().sum()) for value in values.values()))

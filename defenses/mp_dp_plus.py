@@ -20,6 +20,7 @@ from defenses.noise.budget import Budget
 from defenses.noise.calibration import gaussian_epsilon
 from defenses.perturbation.clean import CleanParts
 from defenses.perturbation.client import Expanded, part_norms
+from federation.example_norms import clip_factors
 from federation.party import Party
 from federation.settings import SERVER, Public
 from federation.transcript import Observation
@@ -78,7 +79,7 @@ class MpDpPlus(SecureSum, Budget, PerturbedParts):
         with me.phase("Train"):
             norms = part_norms(self.expanded(me.public), *self.inputs(me))
         for norm, bound in zip(norms, self.bounds(), strict=True):
-            factors = torch.minimum(factors, (bound / norm.clamp(min=1e-12)).float())
+            factors = torch.minimum(factors, clip_factors(norm, bound).float())
         if me.oracle is not None:
             me.oracle.note_clipping(factors)
         return factors
@@ -86,6 +87,10 @@ class MpDpPlus(SecureSum, Budget, PerturbedParts):
     def bounds(self) -> tuple[float, float, float]:
         """B, B_psi, B_phi."""
         return (self.clip if self.clip is not None else math.inf, self.clip_psi, self.clip_phi)
+
+    def part_bounds(self) -> tuple[float, float, float]:
+        """B, B_psi, B_phi where clipping is on."""
+        return super().part_bounds() if self.clip is None else self.bounds()
 
     # --- noise -------------------------------------------------------------------------------------
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from pydantic import Field
+from torch import Tensor
 
 from defenses._clipped import refuse_buffers
 from defenses._secure_sum import SecureSum
 from defenses._sum import SummedGradient, encoded
 from defenses._vectors import flat
 from defenses.crypto.fixed_point import FixedPoint, Integers
+from defenses.finite import bounded_mean
 from federation.party import Party
+from federation.payload import Parameters
 from federation.settings import Public
 from federation.task import task_of
 
@@ -41,8 +44,13 @@ class SecAgg(SecureSum, SummedGradient):
     def codes(self, me: Party) -> Integers:
         """Client: its gradient in fixed point."""
         assert me.batch is not None
+        batch, task, model = me.batch, task_of(me.public), me.expect("model")["model"]
+
+        def part(chosen: slice, weights: Tensor | None) -> tuple[Parameters]:
+            return (task.gradient(model, batch.images[chosen], batch.labels[chosen], weights)[0],)
+
         with me.phase("Train"):
-            gradient, _ = task_of(me.public).gradient(me.expect("model")["model"], me.batch.images, me.batch.labels)
+            (gradient,) = bounded_mean(me, part, None)
         return encoded(me, self.codec(me.public, me.occasion.batch_size), flat(gradient))
 
     def claims(self, public: Public) -> dict[str, Any]:

@@ -44,6 +44,15 @@ def loss_norms(task: Task, model: Parameters, images: Tensor, labels: Tensor) ->
     return example_norms(network, inputs, soft, lambda logits, hidden, aims: [task.losses(logits, aims)])[0]
 
 
+def clip_factors(norms: Tensor, bound: float) -> Tensor:
+    """c_b = min(1, bound / norm_b) of norms (B,); 0 where a norm is not finite.
+
+    >>> clip_factors(torch.tensor([0.5, 4.0, torch.inf, torch.nan]), 1.0)
+    tensor([1.0000, 0.2500, 0.0000, 0.0000])
+    """
+    return (bound / norms.clamp(min=1e-12)).clamp(max=1.0).nan_to_num(nan=0.0)
+
+
 @torch.enable_grad()
 def example_norms(network: Network, images: Tensor, targets: Tensor, scalars: Scalars) -> Tensor:
     """L2 norms (S, B) of the gradients, by all trained tensors together, of S scalars of each example.

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from federation.example_norms import loss_norms
+from federation.example_norms import clip_factors, loss_norms
 from federation.payload import Parameters, Payload
 from federation.task import Task
 
@@ -39,8 +39,8 @@ class Oracle:
     answers: list[Tensor] = field(default_factory=list)
 
     def clip_factors(self, images: Tensor, labels: Tensor, bound: float) -> Tensor:
-        """c_b = min(1, bound / ||g_b||) (B,) with g_b the true gradient of example b."""
-        factors = (bound / loss_norms(self.task, self.model(), images, labels).clamp(min=1e-12)).clamp(max=1.0)
+        """c_b = min(1, bound / ||g_b||) (B,) with g_b the true gradient of example b; 0 where it is not finite."""
+        factors = clip_factors(loss_norms(self.task, self.model(), images, labels), bound)
         self.ledger.uses["clip_factors"] = self.ledger.uses.get("clip_factors", 0) + 1
         self.note_clipping(factors)
         self.answers.append(factors)

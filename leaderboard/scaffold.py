@@ -23,6 +23,7 @@ import torch
 from pydantic import Field
 
 from defenses.base import Defense
+from defenses.finite import or_zero
 from federation.party import Party
 from federation.payload import Parameters
 
@@ -39,8 +40,8 @@ class $class_name(Defense):
     def protect(self, me: Party, gradient: Parameters) -> Parameters:
         """Client: what it sends in place of its gradient. All randomness comes from `me.stream`."""
         with me.phase("DP"):
-            stream = me.stream("noise")
-            return {n: g + self.sigma * torch.from_numpy(stream.normal(*g.shape)).to(g) for n, g in gradient.items()}
+            stream, sound = me.stream("noise"), or_zero(gradient)  # noise hides no NaN: replace it first
+            return {n: g + self.sigma * torch.from_numpy(stream.normal(*g.shape)).to(g) for n, g in sound.items()}
 '''
 
 ATTACK = '''"""$title: what it does, in one line."""

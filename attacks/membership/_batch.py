@@ -1,7 +1,8 @@
 """Which records are in a batch, from a mean that the view holds and each candidate's own part of it.
 
-A client's message is linear in its records: g = 1/B sum_b c_b g_b, where g_b follows from record b and a model that the
-attacker knows (c_b is the factor of clipping, 1 without it). So g itself says which candidates it is made of.
+A client's message is linear in its records: g = 1/B sum_b T(g_b), where g_b follows from record b and a model that the
+attacker knows, and T is what the defense says that it does to a record's gradient (`Defense.mimic_records`: clipping
+multiplies it by c_b). So g itself says which candidates it is made of.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from attacks.base import Knowledge, MembershipAnswer, MembershipAttack, Membersh
 from attacks.membership._signals import joined
 from core.errors import Unsupported
 from datasets.base import LabelledImages
-from defenses.base import AGGREGATE, Gradient
-from federation.example_norms import CHUNK, loss_norms
+from defenses.base import AGGREGATE, Gradient, Transform
+from federation.example_norms import CHUNK
 from federation.payload import Parameters
 from federation.settings import VICTIM
 from federation.task import Task
@@ -39,15 +40,16 @@ Loss = Callable[[Parameters, Tensor, Tensor], Tensor]
 class Mixture:
     """A mean of parts, one a record: gradients by the tensors in `mean`, of the loss of one record, at these tensors.
 
-    `model` is the true model and `clip` the bound of a record's gradient on it, None where nothing was clipped: the
-    weights c_b that clients gave to records follow from both.
+    `model` is the true model and `transform` what clients do to a record's own gradient on it, None where nothing.
+    Where `at` is that model the parts are these gradients themselves, and are transformed. Else they are multiplied by
+    c_b, the factor by which the transform scales the record's gradient.
     """
 
     mean: Gradient
     at: Parameters
     loss: Loss
     model: Parameters
-    clip: float | None
+    transform: Transform | None
 
 
 class BatchMembership(MembershipAttack):
@@ -57,7 +59,7 @@ class BatchMembership(MembershipAttack):
     are combinations of the batch's inputs, so a member lies in their span. Score: minus the logarithm of the
     relative distance from it. Else ridge regression of the mean on the candidates' own parts,
 
-        min_w ||g - sum_i w_i c_i g_i||^2 + lambda sum_i w_i^2 ||c_i g_i||^2,   score_i = B w_i,
+        min_w ||g - sum_i w_i T(g_i)||^2 + lambda sum_i w_i^2 ||T(g_i)||^2,   score_i = B w_i,
 
     1 for a member and 0 for others where all members are among the candidates and nothing is noisy. Auxiliary records
     stand beside the candidates (`background`), to take up the part of members that nobody asks about. Solved in the
@@ -123,8 +125,7 @@ class BatchMembership(MembershipAttack):
         mean = mixture.mean.values
         sketch = Sketch(sum(value.numel() for value in mean.values()), max(self.width, 2 * len(pool)))
         target = sketch(flat({name: value[None] for name, value in mean.items()}))[0]
-        parts = torch.cat([sketch(flat(part)) for part in parts_of(task, pool, mixture)])
-        parts = parts * clip_factors(task, pool, mixture).double()[:, None]
+        parts = torch.cat([sketch(flat(part)) for part in transformed_parts(task, pool, mixture)])
         lengths = parts.norm(dim=1).clamp(min=1e-300)
         units = parts / lengths[:, None]
         gram = units @ units.T + self.ridge * torch.eye(len(units), dtype=torch.float64)
@@ -166,13 +167,36 @@ def parts_of(task: Task, data: LabelledImages, mixture: Mixture) -> Iterator[Par
         yield found
 
 
-def clip_factors(task: Task, data: LabelledImages, mixture: Mixture) -> Tensor:
-    """c_b = min(1, B / ||g_b||) (N,) of records on the true model."""
-    if mixture.clip is None:
-        return torch.ones(len(data))
-    model = {name: value.to(task.dtype) for name, value in mixture.model.items()}
-    norms = loss_norms(task, model, data.images, data.labels)
-    return (mixture.clip / norms.clamp(min=1e-12)).clamp(max=1.0)
+def transformed_parts(task: Task, data: LabelledImages, mixture: Mixture) -> Iterator[Parameters]:
+    """The parts (n, *shape) as clients weigh them into the mean, in float64, chunk by chunk."""
+    if mixture.transform is not None and mixture.at is mixture.model:
+        yield from map(mixture.transform, parts_of(task, data, mixture))
+        return
+    chunks = torch.split(record_factors(task, data, mixture.model, mixture.transform), CHUNK)
+    for part, factors in zip(parts_of(task, data, mixture), chunks, strict=True):
+        yield {name: value * factors.view(-1, *[1] * (value.ndim - 1)) for name, value in part.items()}
+
+
+def record_factors(task: Task, data: LabelledImages, model: Parameters, transform: Transform | None) -> Tensor:
+    """c_b = ||T(g_b)|| / ||g_b|| (N,) in float64, with g_b the gradient of record b on the true model; 1 without T."""
+    if transform is None:
+        return torch.ones(len(data), dtype=torch.float64)
+    own = {name: value.detach() for name, value in model.items() if name in task.parameter_names}
+    plain = Mixture(Gradient(own, 1, 1), own, own_loss(task), own, None)
+    found = []
+    for gradients in parts_of(task, data, plain):
+        before, after = flat(gradients).norm(dim=1), flat(transform(gradients)).norm(dim=1)
+        found.append(torch.where(before > 0, after / before, 1.0))
+    return torch.cat(found) if found else torch.ones(0, dtype=torch.float64)
+
+
+def own_loss(task: Task) -> Loss:
+    """The training's own loss of one record."""
+
+    def loss(parameters: Parameters, image: Tensor, target: Tensor) -> Tensor:
+        return task.loss(task.logits(parameters, image), target)
+
+    return loss
 
 
 def _by_span(knowledge: Knowledge, images: Tensor, mean: Gradient) -> tuple[Tensor, Tensor] | None:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from torch import Tensor
-
 from attacks.base import Knowledge
-from attacks.membership._batch import BatchMembership, Mixture
-from federation.payload import Parameters
+from attacks.membership._batch import BatchMembership, Mixture, own_loss
 
 
 class GradientMembership(BatchMembership):
@@ -23,16 +20,12 @@ class GradientMembership(BatchMembership):
 
     def mixtures(self, knowledge: Knowledge, round_index: int) -> dict[str, Mixture]:
         """Every gradient of the round that the honest reading has."""
-        task = knowledge.task
-        bound: float | None = getattr(knowledge.defense, "clip", None)
-
-        def loss(parameters: Parameters, image: Tensor, target: Tensor) -> Tensor:
-            return task.loss(task.logits(parameters, image), target)
-
+        loss = own_loss(knowledge.task)
         found = {}
         for reading in knowledge.readings():
             o, model = reading.occasion, reading.model
             if o.kind == "train" and o.round == round_index and model is not None:
                 for owner, gradient in reading.gradients.items():
-                    found[owner] = Mixture(gradient, model, loss, model, bound)
+                    transform = knowledge.defense.mimic_records(gradient, knowledge.public)
+                    found[owner] = Mixture(gradient, model, loss, model, transform)
         return found

@@ -13,6 +13,7 @@ from attacks.membership._signals import last_linear
 from core.errors import Unsupported
 from defenses._model_perturbation import ModelPerturbation
 from defenses.base import Gradient
+from defenses.noise.budget import clipping
 from defenses.perturbation.clean import CleanParts
 from federation.payload import Parameters
 from federation.task import Task
@@ -48,7 +49,8 @@ class PhiMembership(BatchMembership):
             for owner, parts in defense.clean_parts(observation, knowledge.public).items():
                 mean = Gradient({**parts.phi, HEAD: parts.features}, 1, parts.records)
                 at = {**parts.model, HEAD: parts.head}
-                found[owner] = Mixture(mean, at, _activity(knowledge.task, parts), parts.model, parts.clip)
+                clipped = None if parts.clip is None else clipping(parts.clip)
+                found[owner] = Mixture(mean, at, _activity(knowledge.task, parts), parts.model, clipped)
         if not found:
             raise Unsupported(f"this view ({knowledge.view.threat}) holds no single client's Phi without noise")
         return found

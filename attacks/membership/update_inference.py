@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attacks._stripping import Diverged, Received, Stripper, data_free, strip
 from attacks.base import Knowledge
-from attacks.membership._batch import BatchMembership, Loss, Mixture, _by_span, clip_factors
+from attacks.membership._batch import BatchMembership, Mixture, _by_span, own_loss, record_factors
 from attacks.membership._signals import joined
 from attacks.membership._visible import SeenStep, drawn_model, fitted, reference, seen_step, visible_loss
 from core.errors import Unsupported
@@ -22,7 +22,6 @@ from defenses._sum import SummedGradient, remainder
 from defenses.base import AGGREGATE, Gradient, Reading
 from federation.payload import Parameters
 from federation.settings import VICTIM
-from federation.task import Task
 
 #: the client's gradient of own and auxiliary records must explain this share of a step to be trusted with r as well
 EXPLAINED = 0.5
@@ -99,7 +98,7 @@ class UpdateInference(BatchMembership):
             at={name: torch.zeros_like(value) for name, value in seen.values.items()},
             loss=visible_loss(knowledge.task, model, seen),
             model=model,
-            clip=defense.clip,
+            transform=defense.mimic_records(mean, knowledge.public),
             exact=False,
             remark=remark,
         )
@@ -112,9 +111,8 @@ class UpdateInference(BatchMembership):
         """
         public, records = knowledge.public, self._beside(knowledge)
         drawn = drawn_model(seen.form(strip(before, r, seen.expanded)), seen.expanded.wiring)
-        bound: float | None = getattr(knowledge.defense, "clip", None)
-        guess = Mixture(Gradient(seen.values, 1, 1), drawn, _loss(knowledge.task), drawn, bound)
-        weights = clip_factors(knowledge.task, records, guess).double()
+        transform = knowledge.defense.mimic_records(Gradient(seen.values, 1, 1), public)
+        weights = record_factors(knowledge.task, records, drawn, transform)
         by_labels, by_medians = (
             reference(seen, before, start, public, records, weights) for start in (r, data_free(before, seen.expanded))
         )
@@ -167,9 +165,9 @@ def _in_plain(knowledge: Knowledge, round_index: int) -> InferredMean:
     return InferredMean(
         mean=mean,
         at=before,
-        loss=_loss(task),
+        loss=own_loss(task),
         model=before,
-        clip=getattr(knowledge.defense, "clip", None),
+        transform=knowledge.defense.mimic_records(mean, public),
         exact=exact,
         remark=remark,
     )
@@ -202,15 +200,6 @@ def _read(knowledge: Knowledge, kind: str, round_index: int) -> Reading | None:
 
 def _model_of(reading: Reading | None) -> Parameters | None:
     return None if reading is None else reading.model
-
-
-def _loss(task: Task) -> Loss:
-    """The training's own loss of one record."""
-
-    def loss(parameters: Parameters, image: Tensor, target: Tensor) -> Tensor:
-        return task.loss(task.logits(parameters, image), target)
-
-    return loss
 
 
 def _missing(knowledge: Knowledge, round_index: int) -> Unsupported:

@@ -11,8 +11,8 @@ is uniform. For the gradient g(x) of candidate images and the observed g:
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ from torch.func import grad, vmap
 from attacks.base import Inversion, Knowledge
 from attacks.reconstruction._matching import Matcher, Slopes
 from datasets.base import LabelledImages
-from defenses.base import Noise
+from defenses.base import Noise, Transform
 from federation.example_norms import CHUNK
 from federation.payload import Parameters
 from federation.task import Task
@@ -34,20 +34,25 @@ ROUNDING = 1e-6
 class Law:
     """One problem's observed gradient (D,), the inverse deviations (D,) of its noise, the bounds (D,) where uniform.
 
-    `clip` is the norm that a single record's gradient was clipped to, None where it was not.
+    `transforms` are what the defense says that it does to gradients (clipping), one after the other, and `shapes` the
+    parts of a gradient by name, which they ask for.
     """
 
     observed: Tensor
     precision: Tensor
     bound: Tensor | None
-    clip: float | None
+    transforms: tuple[Transform, ...] = ()
+    shapes: Mapping[str, torch.Size] = field(default_factory=dict)
 
-    def clipped(self, gradients: Tensor) -> Tensor:
-        """Gradients (N, D) of single records as a client sends them."""
-        if self.clip is None:
+    def sent(self, gradients: Tensor) -> Tensor:
+        """Gradients (N, D) as a client sends them, each by itself."""
+        if not self.transforms:
             return gradients
-        lengths: Tensor = gradients.norm(dim=1, keepdim=True).clamp(min=1e-12)
-        return gradients * (self.clip / lengths).clamp(max=1.0)
+        rows = torch.split(gradients, [shape.numel() for shape in self.shapes.values()], dim=1)
+        parts = {n: row.reshape(-1, *shape) for (n, shape), row in zip(self.shapes.items(), rows, strict=True)}
+        for transform in self.transforms:
+            parts = transform(parts)
+        return torch.cat([parts[name].flatten(1) for name in self.shapes], dim=1)
 
     def misfit(self, gradients: Tensor) -> Tensor:
         """-2 log p (N,) of gradients (N, D) under Gaussian noise, less its value for a gradient of zero."""
@@ -71,18 +76,18 @@ class Law:
         return ((gradients - self.observed).abs() > self.bound).sum(1).to(gradients)
 
 
-def law_of(task: Task, problem: Inversion, noise: Noise, clip: float | None, device: str) -> Law:
+def law_of(task: Task, problem: Inversion, noise: Noise, transforms: tuple[Transform, ...], device: str) -> Law:
     """The law of a problem's gradient; rounding counts as noise where there is less of the other."""
     names = task.parameter_names
     observed = torch.nan_to_num(flat(problem.gradient.values, names), 0, 0, 0)
     rounding = ROUNDING * observed.abs() + 1e-30
     precision = 1 / torch.hypot(flat(noise.deviation, names), rounding)
     bound = flat(noise.bound, names) + rounding if noise.bound is not None else None
-    single = clip if problem.gradient.records == 1 else None
+    shapes = {name: problem.gradient.values[name].shape for name in names}
     cast = [None if t is None else t.to(device, torch.float32) for t in (observed, precision, bound)]
     assert cast[0] is not None
     assert cast[1] is not None
-    return Law(cast[0], cast[1], cast[2], single)
+    return Law(cast[0], cast[1], cast[2], transforms, shapes)
 
 
 def flat(values: Parameters, names: tuple[str, ...]) -> Tensor:
@@ -114,7 +119,7 @@ class LikelihoodMatcher(Matcher):
     def _costs(self, images: Tensor, part: slice) -> Tensor:
         gradients = torch.cat([g.flatten(1) for g in self._gradients(images, part)], dim=1)
         rows = zip(self.laws[part], self.scales[part], gradients, strict=True)
-        return torch.cat([scales.cost(law, law.clipped(row[None])) for law, scales, row in rows])
+        return torch.cat([scales.cost(law, law.sent(row[None])) for law, scales, row in rows])
 
 
 #: energy of a gradient, in squared deviations of the noise, above which the data need no help of an image prior
@@ -237,7 +242,7 @@ def references(knowledge: Knowledge, model: Parameters, laws: tuple[Law, ...], c
         plain = torch.cat([found[name].flatten(1) for name in task.parameter_names], dim=1).float()
         rows = []
         for law in laws:
-            own = law.clipped(plain)
+            own = law.sent(plain)
             rows.append(torch.stack([law.misfit(own), law.energy(own), law.excess(own), law.outside(own)]))
         columns.append(torch.stack(rows, dim=1).cpu())  # (4, P, n)
     misfit, energy, excess, outside = torch.cat(columns, dim=2).double()

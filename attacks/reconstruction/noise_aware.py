@@ -32,7 +32,7 @@ from attacks.reconstruction._likelihood import (
 )
 from attacks.reconstruction._matching import starting_points
 from attacks.reconstruction.inverting_gradients import InvertingGradients
-from defenses.base import AGGREGATE
+from defenses.base import AGGREGATE, Gradient, Transform
 from federation.settings import VICTIM
 
 
@@ -44,10 +44,11 @@ class NoiseAware(InvertingGradients):
         min_x  sum_i (g_i(x) - g_i)^2 / s_i^2  (scaled)  +  prior * P(x)  +  tv * TV(x),   x in [0, 1],
 
     with P(x) from a Gaussian fitted to auxiliary images. Where every neighbour colludes only eta is left, uniform
-    given R: then the cost is how far g(x) is out of |g_i(x) - g_i| <= sqrt2 sigma_eta R_i. Clipping of single records
-    is imitated. Auxiliary records tell how large a gradient is to be expected, give the label of a single record by
-    their likelihood, and the start: their mean, weighed by likelihood. Where their gradients drown in the noise
-    (sum_i g_i^2 / s_i^2 < 1) that mean is the answer. Where no noise is known this is `inverting-gradients`.
+    given R: then the cost is how far g(x) is out of |g_i(x) - g_i| <= sqrt2 sigma_eta R_i. What the defense does to a
+    single record's or client's gradient without drawing anything (clipping) is imitated. Auxiliary records tell how
+    large a gradient is to be expected, give the label of a single record by their likelihood, and the start: their
+    mean, weighed by likelihood. Where their gradients drown in the noise (sum_i g_i^2 / s_i^2 < 1) that mean is the
+    answer. Where no noise is known this is `inverting-gradients`.
 
     Noise cannot be averaged away: every batch is of other records. Only the targets of the probes come again in each
     observed round, on another model; `rounds: all` adds up the costs of all rounds in the view.
@@ -61,7 +62,7 @@ class NoiseAware(InvertingGradients):
     learning_rate: float = Field(0.02, gt=0, description="in image units")
     tv: float = Field(0.0, ge=0, description="weight of the total variation, of images in [0, 1]")
     prior: float = Field(0.3, ge=0, description="weight of the Gaussian of auxiliary images")
-    mimic: bool = Field(True, description="imitate the clipping of single records")
+    mimic: bool = Field(True, description="imitate what the defense does to a record's or client's gradient")
     rounds: Literal["one", "all"] = Field("one", description="all: match the same records in all observed rounds")
     auxiliary: int = Field(256, ge=1, description="auxiliary records that are compared with what was seen")
 
@@ -89,7 +90,6 @@ class NoiseAware(InvertingGradients):
         self, knowledge: Knowledge, task: ReconstructionTask, problems: tuple[Inversion, ...]
     ) -> tuple[Law, ...] | None:
         """One law a problem; None where the noise of any is not known."""
-        clip: float | None = getattr(knowledge.defense, "clip", None) if self.mimic else None
         found: dict[int, Law] = {}
         for observation in knowledge.view.of_kind("probe", task.round_index):
             known = knowledge.defense.noise_scale(observation, knowledge.public)
@@ -98,10 +98,19 @@ class NoiseAware(InvertingGradients):
                 continue
             if noise is None or place >= len(problems):
                 return None
-            found[place] = law_of(knowledge.task, problems[place], noise, clip, knowledge.device)
+            transforms = self._transforms(knowledge, problems[place].gradient)
+            found[place] = law_of(knowledge.task, problems[place], noise, transforms, knowledge.device)
         if len(found) != len(problems):  # gradients of another reading than the view's own (mix-and-match)
             return None
         return tuple(found[place] for place in range(len(problems)))
+
+    def _transforms(self, knowledge: Knowledge, seen: Gradient) -> tuple[Transform, ...]:
+        """What the defense does to the gradient of candidates, where that gradient is one record's, or one client's."""
+        if not self.mimic:
+            return ()
+        of_record = knowledge.defense.mimic_records(seen, knowledge.public) if seen.records == 1 else None
+        of_client = knowledge.defense.mimic(seen, knowledge.public) if seen.clients == 1 else None
+        return tuple(transform for transform in (of_record, of_client) if transform is not None)
 
     def _by_likelihood(
         self,

@@ -18,7 +18,7 @@ class FixedPoint:
     """Fixed point with `bits` bits for values in [-bound, bound]: q = round(x / step), step = bound / (2^(bits-1) - 1).
 
     `encode` adds the offset 2^(bits-1) - 1, so that codes are in [0, 2^bits - 2] and zero is exact. Values beyond
-    the bound become the bound: a code can never leave its range, whatever comes in.
+    the bound become the bound. What is not finite has no code: noise never touched it, so any code would be a tell.
     """
 
     bits: int
@@ -35,17 +35,19 @@ class FixedPoint:
         return self.bound / self.offset
 
     def encode(self, values: Floats) -> Integers:
-        """Codes of real values; not-a-number becomes zero."""
-        clipped = np.nan_to_num(np.clip(values, -self.bound, self.bound), nan=0.0)
-        return np.rint(clipped / self.step).astype(np.int64) + self.offset
+        """Codes of real values; refuses what is not finite, which belongs out before noise (`defenses.finite`)."""
+        if not np.isfinite(values).all():
+            bad = int((~np.isfinite(values)).sum())
+            raise ValueError(f"only finite values have codes, replace others before noise; given: {bad} that are not")
+        return np.rint(np.clip(values, -self.bound, self.bound) / self.step).astype(np.int64) + self.offset
 
     def decode(self, totals: Integers, count: int) -> Floats:
         """The sum of `count` values from the sum of their codes."""
         return np.asarray((totals - count * self.offset) * self.step, dtype=np.float64)
 
     def saturated(self, values: Floats) -> int:
-        """How many values lie beyond the bound (or are no numbers)."""
-        return int((~(np.abs(values) <= self.bound)).sum())
+        """How many values lie beyond the bound."""
+        return int((np.abs(values) > self.bound).sum())
 
 
 @dataclass(frozen=True)

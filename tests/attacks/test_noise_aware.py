@@ -19,6 +19,7 @@ from attacks.reconstruction.noise_aware import NoiseAware
 from datasets.base import LabelledImages
 from defenses._model_perturbation import SKEW, unpack_secret
 from defenses.base import AGGREGATE, Defense, Noise
+from defenses.noise.budget import clipping
 from defenses.perturbation.server import skewed
 from federation.payload import Parameters
 from federation.settings import SERVER, VICTIM, Watch, client_name
@@ -127,7 +128,7 @@ def test_the_misfit_is_minus_twice_the_log_likelihood_less_that_of_nothing() -> 
     generator = torch.Generator().manual_seed(0)
     observed, candidate = torch.randn(2, 50, generator=generator, dtype=torch.float64)
     deviation = torch.rand(50, generator=generator, dtype=torch.float64) + 0.1
-    law = Law(observed, 1 / deviation, None, None)
+    law = Law(observed, 1 / deviation, None)
 
     def log_density(mean: Tensor) -> float:
         return float(np.sum(stats.norm.logpdf(observed.numpy(), mean.numpy(), deviation.numpy())))
@@ -137,7 +138,7 @@ def test_the_misfit_is_minus_twice_the_log_likelihood_less_that_of_nothing() -> 
 
 
 def test_the_excess_is_zero_within_the_bounds_alone() -> None:
-    law = Law(torch.zeros(3), torch.ones(3), torch.tensor([1.0, 2.0, 3.0]), None)
+    law = Law(torch.zeros(3), torch.ones(3), torch.tensor([1.0, 2.0, 3.0]))
     inside, outside = torch.tensor([[1.0, -2.0, 3.0]]), torch.tensor([[2.0, -2.0, 6.0]])
     assert float(law.excess(inside)) == 0
     assert float(law.excess(outside)) == 2  # 2/1 - 1 + 6/3 - 1
@@ -153,7 +154,7 @@ def test_costs_are_those_of_the_law_and_their_slopes_its_derivatives() -> None:
     labels = torch.tensor([[0], [2]])
     images = torch.rand(2, 1, *made.public.shape, generator=generator)
     for bound in (None, {n: 0.01 * d for n, d in deviations.items()}):
-        laws = tuple(law_of(task, p, Noise(deviations, bound), 0.1, "cpu") for p in problems)
+        laws = tuple(law_of(task, p, Noise(deviations, bound), (clipping(0.1),), "cpu") for p in problems)
         scales = (Scales(300.0, 2.0, 9.0), Scales(50.0, 4.0, 9.0))
         costs, slopes = LikelihoodMatcher(task, problems, labels, 1, "cpu", laws, scales).slopes(images)
         for i in range(2):
@@ -220,7 +221,7 @@ def test_with_all_neighbours_colluding_the_box_gives_the_label_and_more_than_the
     assert int(seen.outside.min()) > 0  # no other record is possible, and the true one is
     for i, law in enumerate(laws):
         true = true_gradient(made, task.problems(known)[i].model, made.shards[VICTIM].select(torch.tensor([i])))
-        assert float(law.outside(law.clipped(flat(true)[None].float()))) == 0
+        assert float(law.outside(law.sent(flat(true)[None].float()))) == 0
     assert [int(seen.label(i, 10)) for i in range(2)] == made.shards[VICTIM].labels[:2].tolist()
 
 

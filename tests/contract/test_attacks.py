@@ -136,6 +136,7 @@ def test_an_attack_says_what_it_is(name: str) -> None:
     attack = small(name)
     assert attack.summary()
     assert attack.citation
+    assert attack.can_adapt or not attack.adaptive, "an attack that adapts says so in `can_adapt`"
     known = {threat.partition(":m")[0] for threat in THREATS}
     assert set(attack.threats) <= known
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from core import registry
 from core.registry import ROOT
 from leaderboard.cli import main
 from leaderboard.store import open_run
@@ -24,21 +25,50 @@ attacks:
 """
 
 
+DOCUMENTED = [
+    ("adding-a-defense.md", "defense", "noisy-gradient"),
+    ("adding-an-attack.md", "attack", "gradient-lookup"),
+]
+
+
+def plugins_in(document: Path) -> list[str]:
+    """The Python blocks of a document that are whole files with a plugin: a docstring first, and a name."""
+    blocks = re.findall(r"```python\n(.*?)```", document.read_text(), flags=re.S)
+    return [str(block) for block in blocks if block.startswith('"""') and "    name: ClassVar[str] = " in block]
+
+
 def code_of(document: str) -> str:
-    """The document's one Python block."""
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / document).read_text(), flags=re.S)
-    assert len(blocks) == 1
-    return str(blocks[0])
+    """The document's one plugin."""
+    (found,) = plugins_in(ROOT / "docs" / document)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def no_loaded_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test loads is gone after it."""
+    monkeypatch.setattr(registry, "_loaded_files", {})
+
+
+def test_no_document_has_a_plugin_that_nobody_checks() -> None:
+    documents = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    assert [path.name for path in documents if plugins_in(path)] == [name for name, _, _ in DOCUMENTED]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("document", "kind", "name"),
-    [
-        ("adding-a-defense.md", "defense", "noisy-gradient"),
-        ("adding-an-attack.md", "attack", "gradient-lookup"),
-    ],
-)
+@pytest.mark.parametrize(("document", "kind", "name"), DOCUMENTED)
+def test_the_document_s_plugin_keeps_the_contract(
+    document: str, kind: str, name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    plugin = tmp_path / "plugin.py"
+    plugin.write_text(code_of(document))
+    assert main(["check", str(plugin)]) == 0, capfd.readouterr().out
+    said = capfd.readouterr().out
+    assert f"checking {kind} '{name}'" in said
+    assert " passed" in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("document", "kind", "name"), DOCUMENTED)
 def test_the_document_s_code_runs_as_a_plugin(document: str, kind: str, name: str, tmp_path: Path) -> None:
     code = code_of(document)
     assert len(code.splitlines()) <= 60
