@@ -61,26 +61,42 @@ class Place:
     goal: str
     about: str
     threat: str
+    share: float = 1
 
     @property
-    def order(self) -> tuple[str, int, int, int, int, str]:
+    def order(self) -> tuple[str, int, int, int, int, str, float]:
         """Tables stand in this order."""
         family = "server+clients" if self.threat.startswith("server+clients:") else self.threat
         known = THREATS.index(family) if family in THREATS else len(THREATS)
         place = GOALS.index(self.goal), ABOUT.index(self.about), known
-        return self.dataset, *place, len(self.threat), self.threat  # by length: 2 colluders come before 10
+        return self.dataset, *place, len(self.threat), self.threat, -self.share  # by length: 2 colluders come before 10
 
     @property
     def title(self) -> str:
         """The table's title, without the round."""
         goal = {"batch": "Membership in the batch"}.get(self.about, self.goal.capitalize())
-        return f"{goal}, {self.dataset}, threat {self.threat}"
+        return f"{goal}{self.pool}, {self.dataset}, threat {self.threat}"
+
+    @property
+    def pool(self) -> str:
+        """How much of the batch was among the candidates, where that was not all of it."""
+        return "" if self.share == 1 else f" ({pool_words(self.share)})"
+
+    @property
+    def question(self) -> str:
+        """What was asked, in two words or a few more."""
+        return f"batch membership{self.pool}" if self.about == "batch" else self.goal
 
 
 def place_of(record: Record) -> Place:
     """The table that a record belongs to."""
     cell = record.cell
-    return Place(cell.training.dataset.label, cell.goal, cell.about, cell.threat)
+    return Place(cell.training.dataset.label, cell.goal, cell.about, cell.threat, cell.pool_share)
+
+
+def pool_words(share: float) -> str:
+    """A `pool_share` in words."""
+    return f"{100 * share:g} % of the batch among the candidates"
 
 
 @dataclass(frozen=True)
