@@ -87,7 +87,7 @@ def cards(boards: Sequence[Board], records: Sequence[Record], claims: Mapping[st
 
 def _finding(board: Board, label: str, own: Sequence[Record]) -> Finding:
     place = board.place
-    goal = "batch membership" if place.about == "batch" else place.goal
+    goal = place.question
     asked = [record for record in own if place_of(record) == place]
     row = next((row for row in board.table.rows if row.cells["defense"].value == label), None)
     if row is None:

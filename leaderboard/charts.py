@@ -22,7 +22,7 @@ from leaderboard.audits import REFUTED
 from leaderboard.roc import Line, roc_line
 from leaderboard.rows import PLAIN
 from leaderboard.table import NOTHING, Cell, Column, Row
-from leaderboard.tables import Board, Place, smallest_batches
+from leaderboard.tables import Board, smallest_batches
 
 Floats = NDArray[np.float64]
 #: the column that tells a goal's harm
@@ -116,8 +116,8 @@ def charts(boards: Sequence[Board]) -> list[Chart]:
     found: list[Chart] = []
     for dataset in dict.fromkeys(board.place.dataset for board in boards):
         here = [board for board in boards if board.place.dataset == dataset]
-        goals = dict.fromkeys((b.place.goal, b.place.about) for b in here if b.place.goal != "audit")
-        found += [_trade_off(dataset, [b for b in here if (b.place.goal, b.place.about) == goal]) for goal in goals]
+        goals = dict.fromkeys((b.place.goal, b.place.question) for b in here if b.place.goal != "audit")
+        found += [_trade_off(dataset, [b for b in here if (b.place.goal, b.place.question) == goal]) for goal in goals]
         found.append(_matrix(dataset, here))
         found += [_budgets(board) for board in here if board.place.goal == "audit"]
         found += [_roc(board) for board in here if board.place.goal == "membership"]
@@ -130,10 +130,6 @@ def _rows(board: Board) -> dict[str, Row]:
 
 def _primary(board: Board) -> Column:
     return next(column for column in board.table.columns if column.key == PRIMARY[board.place.goal])
-
-
-def _goal(place: Place) -> str:
-    return "batch membership" if place.about == "batch" else place.goal
 
 
 def _shown(column: Column, cell: Cell) -> str:
@@ -161,7 +157,7 @@ def _number(cell: Cell) -> float | None:
 def _trade_off(dataset: str, boards: Sequence[Board]) -> TradeOff:
     planes = tuple(_plane(board) for board in boards)
     defenses = tuple(natural_order({spot.defense for plane in planes for spot in plane.spots}))
-    goal = _goal(boards[0].place)
+    goal = boards[0].place.question
     caption = (
         "Better is to the right and below. Bars are 95 % intervals; a hollow mark is the best plain attack, where the "
         "worst one knows the defense; rings and the stepped line mark the Pareto front of those that are ranked. "
@@ -227,7 +223,7 @@ def _matrix(dataset: str, boards: Sequence[Board]) -> Matrix:
     units = [
         " ".join(filter(None, [_primary(b).title, f"({_primary(b).unit})" if _primary(b).unit else ""])) for b in boards
     ]
-    heads = [[_goal(board.place), board.place.size, board.place.threat] for board in boards]
+    heads = [[board.place.question, board.place.size, board.place.threat] for board in boards]
     columns = tuple("\n".join(filter(None, [*head, unit])) for head, unit in zip(heads, units, strict=True))
     caption = (
         "The worst case of every defense under every threat. Colour runs from none to all: shares as they are, "
@@ -292,9 +288,9 @@ def _roc(board: Board) -> Roc:
         f"Both axes are logarithmic. One panel per defense, its worst attack, {band}{dashed}. Rates are over "
         f"{board.over}. On the lower edge no member is found; the dotted line is a coin."
     )
-    title = f"ROC: {_goal(board.place)}, {board.place.dataset}, threat {board.place.threat}"
+    title = f"ROC: {board.place.question}, {board.place.dataset}, threat {board.place.threat}"
     said = [f"{line.defense} under {line.attack}" + (" (plain)" if line.plain else "") for line in lines]
-    name = stem("roc", board.place.dataset, _goal(board.place), board.place.threat)
+    name = stem("roc", board.place.dataset, board.place.question, board.place.threat)
     defenses = tuple(natural_order({line.defense for line in lines}))
     return Roc(name, title, caption, lines, defenses, description=f"{title}: {', '.join(said)}")
 

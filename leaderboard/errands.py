@@ -113,8 +113,8 @@ def _observed_round(job: Job) -> tuple[Moment, int]:
 def candidates(job: Job, splits: Splits, threat: Threat) -> tuple[Tensor, Tensor]:
     """Dataset indices (N,) and the truth (N,) of the evaluated records, shuffled.
 
-    Members that no attacker holds (`about: batch`: the victim's batch of the observed round), and all non-members,
-    without those that the cell tells the attacker.
+    Members that no attacker holds (`about: batch`: the victim's batch of the observed round, or the share of it that
+    the cell grants), and all non-members, without those that the cell tells the attacker.
     """
     indices, truth, told = _askable(job, splits, threat)
     return indices[~told], truth[~told]
@@ -130,7 +130,7 @@ def _askable(job: Job, splits: Splits, threat: Threat) -> tuple[Tensor, Tensor, 
     """All records that could be asked about, shuffled: indices, truth, and which are told (the same share of both)."""
     assert job.cell is not None
     if job.cell.about == "batch":
-        members = _batch(job, splits)
+        members = _pooled(job, _batch(job, splits))
         question = ["batch", job.cell.moment]
     else:
         members = torch.cat([s for i, s in enumerate(splits.shards) if client_name(i) not in threat.parties])
@@ -146,6 +146,20 @@ def _askable(job: Job, splits: Splits, threat: Threat) -> tuple[Tensor, Tensor, 
         positions = kind.nonzero().squeeze(1)
         told[positions[: round(job.cell.known_members * len(positions))]] = True
     return indices, truth, told
+
+
+def _pooled(job: Job, batch: Tensor) -> Tensor:
+    """The members of a batch that are among the candidates: `pool_share` of them, at least one.
+
+    Drawn from a seed that no attack knows; a smaller share is a part of a larger one, so that shares differ in nothing
+    else. The rest of the batch is neither asked about nor told.
+    """
+    assert job.cell is not None
+    if job.cell.pool_share == 1:
+        return batch
+    seed = derive_seed(job.private_seed, "pool", job.training.dataset.label, job.cell.moment)
+    order = torch.randperm(len(batch), generator=torch.Generator().manual_seed(seed))
+    return batch[order[: max(1, round(job.cell.pool_share * len(batch)))]]
 
 
 def _batch(job: Job, splits: Splits) -> Tensor:

@@ -32,6 +32,7 @@ SCORES = {
     ),
     "membership": (
         Column("about", "member of", help="the whole training, or the victim's batch in the observed round"),
+        Column("share", "pool", digits=2, help="share of the victim's batch that was among the candidates"),
         Column("auc", "AUC", digits=3),
         Column("asr", "ASR", digits=3),
         Column("tpr@1%fpr", "TPR at 1 % FPR", digits=3),
@@ -96,7 +97,7 @@ def _row(record: Record, columns: Sequence[Column]) -> Row:
     if cell.goal == "reconstruction":
         cells["batch"] = Cell(cell.batch_size)
     if cell.goal == "membership":
-        cells["about"] = Cell(cell.about)
+        cells |= {"about": Cell(cell.about), "share": Cell(cell.pool_share if cell.about == "batch" else None)}
     if cell.goal == "audit" and "epsilon_lower" in record.scores:
         details = record.scores["epsilon_lower"].details
         cells |= {name: Cell(details.get(name)) for name in DETAILS}

@@ -31,7 +31,7 @@ from leaderboard.roc import Curve, record_curve
 from leaderboard.scope import all_targets
 from leaderboard.soundness import GOALS
 from leaderboard.table import NOTHING, Table
-from leaderboard.tables import Board
+from leaderboard.tables import Board, pool_words
 from leaderboard.training_charts import training_charts
 
 ASSETS = Path(__file__).parent / "assets"
@@ -62,6 +62,8 @@ class Entry:
         """What tells this cell from others, the most telling part first."""
         cell, training = self.record.cell, self.record.cell.training
         place = f"batch of the {self.place}" if cell.about == "batch" else self.place
+        if cell.pool_share < 1:
+            place += f", {pool_words(cell.pool_share)}"
         return [training.defense.label, cell.attack.label, cell.threat, place, training.dataset.label]
 
     def captions(self, part: Strip) -> list[tuple[float | None, bool | None]]:

@@ -262,6 +262,7 @@ def _cells(suite: Suite, honest: Job, deviating: Job | None) -> list[Job]:
                     known_labels=entry.known_labels,
                     known_members=entry.known_members,
                     about=entry.about,
+                    pool_share=entry.pool_share,
                     decoys=suite.decoys,
                     adaptive=attack.adaptive,
                     probe_batch=size,

@@ -58,6 +58,11 @@ class CellSpec(Settings):
         "training",
         description="membership: in the training at all, or in the victim's batch of the observed round (`moment`)",
     )
+    pool_share: float = Field(
+        1,
+        description="`about: batch`: share of the victim's batch that was among the candidates; the attack knew the "
+        "batch's size, and not who was missing",
+    )
     decoys: int = 999
     adaptive: bool = Field(False, description="whether the attack knows more of the defense than its honest reading")
     probe_batch: int | None = Field(

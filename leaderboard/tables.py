@@ -65,21 +65,33 @@ class Place:
     threat: str
     #: of reconstructions: how many records are behind each gradient; 1 for other goals
     batch_size: int = 1
+    #: of batch membership: how much of the batch is among the candidates; 1 for other goals
+    share: float = 1
 
     @property
-    def order(self) -> tuple[str, int, int, int, int, str, int]:
+    def order(self) -> tuple[str, int, int, int, int, str, int, float]:
         """Tables stand in this order."""
         family = "server+clients" if self.threat.startswith("server+clients:") else self.threat
         known = THREATS.index(family) if family in THREATS else len(THREATS)
         place = GOALS.index(self.goal), ABOUT.index(self.about), known
         # by length: 2 colluders come before 10
-        return self.dataset, *place, len(self.threat), self.threat, self.batch_size
+        return self.dataset, *place, len(self.threat), self.threat, self.batch_size, -self.share
 
     @property
     def title(self) -> str:
         """The table's title, without the round."""
         goal = {"batch": "Membership in the batch"}.get(self.about, self.goal.capitalize())
-        return f"{goal}, {self.dataset}, threat {self.threat}"
+        return f"{goal}{self.pool}, {self.dataset}, threat {self.threat}"
+
+    @property
+    def pool(self) -> str:
+        """How much of the batch was among the candidates, where that was not all of it."""
+        return "" if self.share == 1 else f" ({pool_words(self.share)})"
+
+    @property
+    def question(self) -> str:
+        """What was asked, in two words or a few more."""
+        return f"batch membership{self.pool}" if self.about == "batch" else self.goal
 
     @property
     def size(self) -> str:
@@ -90,7 +102,13 @@ class Place:
 def place_of(record: Record | CellSpec) -> Place:
     """The table that a record or a cell belongs to."""
     cell = record.cell if isinstance(record, Record) else record
-    return Place(cell.training.dataset.label, cell.goal, cell.about, cell.threat, cell.batch_size)
+    batch, share = cell.batch_size, cell.pool_share
+    return Place(cell.training.dataset.label, cell.goal, cell.about, cell.threat, batch, share)
+
+
+def pool_words(share: float) -> str:
+    """A `pool_share` in words."""
+    return f"{100 * share:g} % of the batch among the candidates"
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,7 @@ def _suite_of(record: Record, data: str) -> Suite:
             raise UserError(f"The data set '{name}' takes nothing after a colon; given: {data}.")
         dataset["params"][shorthand] = place
     attack = {**entry(cell.attack), "threats": [cell.threat], "known_members": cell.known_members}
-    attack |= {"known_labels": cell.known_labels, "about": cell.about}
+    attack |= {"known_labels": cell.known_labels, "about": cell.about, "pool_share": cell.pool_share}
     given = {
         "name": "verify",
         "datasets": [dataset],

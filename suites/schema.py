@@ -60,6 +60,9 @@ class AttackEntry(Entry):
         "training",
         description="membership: was a record trained on at all, or in the victim's batch of each observed round",
     )
+    pool_share: float = Field(
+        1, gt=0, le=1, description="`about: batch`: share of the victim's batch that is among the candidates"
+    )
 
 
 class Tuning(Settings):
@@ -225,6 +228,9 @@ def check_plugins(suite: Suite) -> None:
         goal = made.describe()["goal"]
         if attack.about == "batch" and goal != "membership":
             raise UserError(f"The attack '{attack.title}' has no 'about: batch': its goal is {goal}, not membership.")
+        if attack.pool_share < 1 and attack.about != "batch":
+            share = f"a pool_share of {attack.pool_share:g}"
+            raise UserError(f"The attack '{attack.title}' has {share}, which only 'about: batch' can have.")
         if is_about_rounds(goal, attack) and not suite.observe.rounds:
             raise UserError(f"The attack '{attack.title}' is about observed rounds: observe.rounds must not be empty.")
     if suite.control not in [defense.title for defense in suite.defenses]:

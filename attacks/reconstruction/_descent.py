@@ -1,4 +1,7 @@
-"""The descent of the pixel attacks: signed Adam on matching cost and total variation, the best iterate kept."""
+"""The descent of the pixel attacks: signed Adam on matching cost and total variation, the best iterate kept.
+
+Where the cost is another one in each iteration (a random part of it), the last iterate is kept instead.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +27,9 @@ class Best:
     costs: Tensor
     iterations: int = 0
 
-    def offer(self, images: Tensor, objective: Tensor, costs: Tensor) -> None:
-        """Keep each candidate that is better than its best; one that is no number never is."""
-        better = objective < self.objective
+    def offer(self, images: Tensor, objective: Tensor, costs: Tensor, *, last: bool = False) -> None:
+        """Keep each candidate that is better than its best (`last`: in any case); one that is no number never is."""
+        better = objective.isfinite() if last else objective < self.objective
         self.objective = torch.where(better, objective, self.objective)
         self.costs = torch.where(better, costs, self.costs)
         self.images = torch.where(better.view(-1, 1, 1, 1, 1), images, self.images)
@@ -47,6 +50,7 @@ class Descent:
     iterations: int
     learning_rate: float
     tv: float
+    last: bool = False
 
     def __call__(self, knowledge: Knowledge, matcher: Slopes, x: Tensor) -> Best:
         """The best candidates (restarts * P, M, C, H, W) on the way from `x`, until the iterations or the time end."""
@@ -58,7 +62,7 @@ class Descent:
             started = time.monotonic()
             costs, direction = matcher.slopes(x)
             roughness, along = _roughness(x)
-            best.offer(x, costs + self.tv * roughness, costs)
+            best.offer(x, costs + self.tv * roughness, costs, last=self.last)
             x = optimiser.step(x, direction + self.tv * along).clamp(0, 1)
             best.iterations += 1
             slowest = max(slowest, time.monotonic() - started)

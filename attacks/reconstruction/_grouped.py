@@ -8,7 +8,7 @@ what that brings.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -45,15 +45,26 @@ def grouped_gradients(
     Images (P, M, C, H, W) in [0, 1], targets (P, M, outputs). Needs `can_group`. The tensors named in `own` are stacks
     (P, *shape), one a problem; a convolution's weight cannot be among them.
     """
-    problems, records = images.shape[:2]
+    records = images.shape[1]
+
+    def loss(logits: Tensor) -> Tensor:
+        return task.losses(logits, labels.flatten(0, 1)).sum() / records
+
+    return grouped_slopes(task, model, images, loss, own)
+
+
+def grouped_slopes(
+    task: Task, model: Parameters, images: Tensor, loss: Callable[[Tensor], Tensor], own: Collection[str] = ()
+) -> list[Tensor]:
+    """The same for any loss: outputs (P * M, outputs) to a number, the sum over the problems."""
+    problems = len(images)
     stacks = {
         n: (model[n] if n in own else model[n].expand(problems, *model[n].shape)).detach().requires_grad_()
         for n in task.parameter_names
     }
     with _PerProblem():
         logits = task.logits(stacks, images.flatten(0, 1), train=True)
-    loss = task.losses(logits, labels.flatten(0, 1)).sum() / records
-    return list(torch.autograd.grad(loss, list(stacks.values()), create_graph=True))
+    return list(torch.autograd.grad(loss(logits), list(stacks.values()), create_graph=True))
 
 
 class _PerProblem(TorchFunctionMode):

@@ -150,18 +150,24 @@ def _by_regression(task: Task, model: Parameters, gradient: Tensor, records: int
     a = torch.linalg.solve_triangular(factor, means.T, upper=False)
     b = torch.linalg.solve_triangular(factor, observed[:, None], upper=False)[:, 0]
     quadratic, linear = a.T @ a, a.T @ b
-    classes = task.public.classes
-    counts = torch.bincount(torch.arange(records) % classes, minlength=classes).double()
-    negligible = 1e-9 * float(quadratic.diagonal().max()) / records**2  # rounding must not move records in circles
+    even = torch.bincount(torch.arange(records) % len(quadratic), minlength=len(quadratic)).double()
+    counts = exchanged(quadratic / records**2, linear / records, even)
+    return torch.arange(len(counts)).repeat_interleave(counts.long())
+
+
+def exchanged(quadratic: Tensor, linear: Tensor, counts: Tensor) -> Tensor:
+    """Whole counts n (classes,) of records with the least n^T Q n - 2 l . n, by moving one record at a time."""
+    counts, classes = counts.clone(), len(counts)
+    negligible = 1e-9 * float(quadratic.diagonal().max())  # rounding must not move records in circles
+    # moving one record from class i to class j: the curve of the cost, and (below) its change
+    curve = quadratic.diagonal()[:, None] + quadratic.diagonal() - 2 * quadratic
     while True:
-        slope = quadratic @ counts / records - linear  # half the derivative by p
-        # the cost of moving one record from class i to class j
-        curve = quadratic.diagonal()[:, None] + quadratic.diagonal() - 2 * quadratic
-        change = 2 * (slope[None, :] - slope[:, None]) / records + curve / records**2
+        slope = quadratic @ counts - linear  # half the derivative
+        change = 2 * (slope[None, :] - slope[:, None]) + curve
         change[counts == 0] = torch.inf
         best = int(change.argmin())
         if not float(change.flatten()[best]) < -negligible:
-            return torch.arange(classes).repeat_interleave(counts.long())
+            return counts
         counts[best // classes] -= 1
         counts[best % classes] += 1
 

@@ -143,7 +143,7 @@ class Matcher:
         costs: Tensor = _Misfit.apply([t[part] for t in self.targets], *(g.flatten(1) for g in found))  # type: ignore[no-untyped-call]
         if not self.size:
             return costs
-        norms = torch.stack([g.flatten(1).square().sum(1) for g in found]).sum(0).sqrt().clamp(min=1e-30)
+        norms = _norms([g.flatten(1) for g in found]).clamp(min=1e-30)
         scale: Tensor = self.size * (norms.log() - self.log_norms[part]).square()
         return torch.add(costs, scale)
 
@@ -229,6 +229,18 @@ class _Misfit(torch.autograd.Function):
         of_piece = (along * ctx.dot * inverse**3).to(along)[:, None]
         slopes = zip(ctx.saved_tensors, ctx.targets, strict=True)
         return None, *((g * of_piece).addcmul_(t, of_target) for g, t in slopes)
+
+
+def misfits(seen: list[Tensor], made: list[Tensor], size: float) -> Tensor:
+    """1 - cosine + size * log(||made|| / ||seen||)^2 (P,) of gradients in pieces (P, n_i); differentiable in `made`."""
+    norms = _norms(seen).clamp(min=1e-30)
+    costs: Tensor = _Misfit.apply([t / norms[:, None] for t in seen], *made)  # type: ignore[no-untyped-call]
+    scale: Tensor = size * (_norms(made).clamp(min=1e-30).log() - norms.log()).square()
+    return torch.add(costs, scale)
+
+
+def _norms(pieces: list[Tensor]) -> Tensor:
+    return torch.stack([g.square().sum(1) for g in pieces]).sum(0).sqrt()
 
 
 def _cast(value: Tensor, dtype: torch.dtype) -> Tensor:

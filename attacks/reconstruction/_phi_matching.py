@@ -1,4 +1,4 @@
-"""Phi and Psi as gradients to match: a known network, known targets, and no noise."""
+"""Phi and Psi of one record as a gradient to match: a known network, known targets, and no noise."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from attacks.base import Inversion, Knowledge
-from attacks.reconstruction._psi import Features, Settled, by_auxiliary, expected_factors, features_of, settle
+from attacks.reconstruction._psi import Features, Settled, by_auxiliary, features_of, settle
 from defenses.base import Gradient
 from defenses.perturbation.clean import CleanParts
 from federation.payload import Parameters
@@ -23,23 +23,6 @@ class Matched:
 
     problem: Inversion
     targets: Tensor
-
-
-def phi_problem(knowledge: Knowledge, parts: CleanParts) -> Matched:
-    """Phi alone, for several records: the gradient of 1/2 (c alpha)^2 on the network with the one output c alpha.
-
-    Its part of the last layer, which alpha does not pass, is in Psi. c makes the row of last weights as long as the
-    true ones, so that the layers weigh in the cosine as they do in an ordinary gradient. The size is that of
-    the unclipped Phi, if the records were clipped as much as auxiliary images would be.
-    """
-    shrunk = float(expected_factors(knowledge.task, parts, knowledge.auxiliary).mean())
-    length = _length(parts, parts.head)
-    gradient = {n: length.square() * g / shrunk for n, g in parts.phi.items()}
-    gradient[f"{parts.last}.weight"] = length * parts.features[None] / shrunk
-    if parts.offset is not None:
-        gradient[f"{parts.last}.bias"] = length * parts.offset / shrunk
-    model = parts.with_outputs(length * parts.head[None])
-    return Matched(Inversion(model, Gradient(gradient, 1, parts.records), None), torch.zeros(parts.records, 1))
 
 
 def record_problem(knowledge: Knowledge, parts: CleanParts) -> Matched:

@@ -104,14 +104,6 @@ def by_auxiliary(task: Task, parts: CleanParts, features: Features, auxiliary: L
     return predicted
 
 
-def expected_factors(task: Task, parts: CleanParts, auxiliary: LabelledImages) -> Tensor:
-    """The clipping factors (N,) of some auxiliary images."""
-    data = _some(auxiliary)
-    if parts.clip is None:
-        return torch.ones(len(data), dtype=torch.float64)
-    return (parts.clip / gradient_norms(task, parts, data)).clamp(max=1)
-
-
 def gradient_norms(task: Task, parts: CleanParts, data: LabelledImages) -> Tensor:
     """Norms (N,) of each record's own gradient on the true model, in the precision in which it was clipped."""
     model = {n: v.to(task.dtype) if v.is_floating_point() else v for n, v in parts.model.items()}

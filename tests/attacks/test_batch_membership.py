@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 
 from attacks.base import Knowledge, MembershipAnswer, MembershipTask
-from attacks.membership._batch import BatchMembership, Sketch
+from attacks.membership._batch import BatchMembership, Mixture, Sketch
 from attacks.membership._signals import joined
 from attacks.membership.gradient_membership import GradientMembership
 from attacks.membership.phi_membership import PhiMembership
@@ -147,3 +148,66 @@ def test_a_sketch_is_linear_and_keeps_lengths_on_average() -> None:
     assert torch.allclose(sketch(values).sum(0), sketch(values.sum(0, keepdim=True))[0])
     ratio = sketch(values).square().sum(1) / values.square().sum(1)
     assert float(ratio.mean()) == pytest.approx(1, abs=0.05)  # sd of the mean: sqrt(2 / 500 / 40) = 0.01
+
+
+# --- a pool that holds a part of the batch ----------------------------------------------------------
+
+#: members among the candidates, of a batch of 64, and others; the AUC of a coin has this standard deviation
+PART, OUTSIDERS = 16, 64
+COIN = ((PART + OUTSIDERS + 1) / (12 * PART * OUTSIDERS)) ** 0.5
+
+
+@pytest.fixture(scope="module")
+def large() -> Run:
+    """A batch of 64 through a convolution, at a seed that no suite uses."""
+    return run(
+        create("mp-dp"),
+        model="convnet",
+        model_parameters={"width": 8},
+        shard=64,
+        batch_size=64,
+        clients=5,
+        rounds=1,
+        seed=11,
+        watch=WATCH,
+    )
+
+
+def of_a_part(made: Run, asked_about: LabelledImages, *, noise: bool = False) -> float:
+    """The AUC of phi-membership for these records (the first `PART`) against those of another client."""
+    candidates = joined(asked_about.select(torch.arange(PART)), made.shards["client:1"].select(torch.arange(OUTSIDERS)))
+    auxiliary = joined(made.shards["client:3"], made.shards["client:4"])
+    attack = _Drawn() if noise else PhiMembership()
+    knowledge = Knowledge(made.view("server"), made.defense, auxiliary, 5)
+    answer = attack.infer(knowledge, MembershipTask(candidates, round_index=0))
+    return auc(answer.scores, torch.arange(len(candidates)) < PART)
+
+
+class _Drawn(PhiMembership):
+    """Phi replaced by noise of the same length, layer by layer."""
+
+    def mixtures(self, knowledge: Knowledge, round_index: int) -> dict[str, Mixture]:
+        random = torch.Generator().manual_seed(0)
+        found = {}
+        for owner, mixture in super().mixtures(knowledge, round_index).items():
+            drawn = {n: torch.randn(v.shape, generator=random).to(v) for n, v in mixture.mean.values.items()}
+            values = {n: d * mixture.mean.values[n].norm() / d.norm() for n, d in drawn.items()}
+            found[owner] = replace(mixture, mean=replace(mixture.mean, values=values))
+        return found
+
+
+def test_a_quarter_of_the_batch_is_told_from_others(large: Run) -> None:
+    """A coin passes in 0.1 % of all seeds."""
+    batch = batches(large, large.rounds()[0].occasion)[VICTIM]
+    assert of_a_part(large, batch) > 0.5 + 3.1 * COIN
+
+
+def test_without_a_member_in_the_pool_the_score_is_a_coin_s(large: Run) -> None:
+    """The null control: records of another client; leaves the band in 0.1 % of all seeds."""
+    assert abs(of_a_part(large, large.shards["client:2"]) - 0.5) < 3.3 * COIN
+
+
+def test_with_noise_in_place_of_phi_the_score_is_a_coin_s(large: Run) -> None:
+    """The null control: leaves the band in 0.1 % of all seeds."""
+    batch = batches(large, large.rounds()[0].occasion)[VICTIM]
+    assert abs(of_a_part(large, batch, noise=True) - 0.5) < 3.3 * COIN
