@@ -181,7 +181,7 @@ def _scopes(boards: Sequence[Board]) -> str:
     """Over which targets the scores of a chart are; where its boards differ, each with its own."""
     found: dict[str, list[str]] = {}
     for board in boards:
-        found.setdefault(board.over, []).append(f"{_goal(board.place)} under {board.place.threat}")
+        found.setdefault(board.over, []).append(f"{board.place.question} under {board.place.threat}")
     if len(found) == 1:
         return f"Scores are over {next(iter(found))}."
     return "Scores are over " + "; ".join(f"{over} ({', '.join(where)})" for over, where in found.items()) + "."

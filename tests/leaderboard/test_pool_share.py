@@ -8,10 +8,10 @@ import pytest
 
 from core.errors import UserError
 from leaderboard.plan import Options, make_plan
-from leaderboard.publishing import _suite_of
 from leaderboard.record import CellSpec, Record
 from leaderboard.store import open_run
 from leaderboard.tables import place_of, ranking_tables
+from leaderboard.verifying import _suite_of
 from suites.schema import load_suite
 from tests.leaderboard.runs import call, write_suite
 from tests.leaderboard.synthetic import membership
