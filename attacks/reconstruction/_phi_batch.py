@@ -146,7 +146,8 @@ class Streams:
         except (RuntimeError, TypeError, IndexError):  # the network uses its weights in another way
             return False
         return all(
-            torch.allclose(a, b, rtol=1e-3, atol=1e-3 * float(b.abs().max())) for a, b in zip(ours, plain, strict=True)
+            torch.allclose(a, b, rtol=1e-3, atol=1e-3 * float(b.detach().abs().max()))
+            for a, b in zip(ours, plain, strict=True)
         )
 
 
@@ -193,7 +194,8 @@ class BatchMatcher:
         if self.streams.width == 1:
             return torch.ones(1)
         drawn = torch.randn(self.streams.width, generator=self.random)
-        return drawn / drawn.norm()
+        unit: Tensor = drawn / drawn.norm()
+        return unit
 
     def _recompute(self, images: Tensor) -> None:
         for index, (problem, own) in enumerate(zip(self.problems.tolist(), images, strict=True)):

@@ -71,9 +71,8 @@ class Guesser:
             target = torch.cat(self.streams.seen(along, torch.tensor([problem])), dim=1)
             sketch = Sketch(target.shape[1], WIDTH)
             seen.append(sketch(target.cpu().double()).flatten())
-            made.append(
-                torch.cat([sketch(rows).unflatten(0, (2, -1)) for rows in self._rows(problem, factors, along)], 1)
-            )
+            chunks = [sketch(rows) for rows in self._rows(problem, factors, along)]
+            made.append(torch.cat([rows.view(2, -1, rows.shape[1]) for rows in chunks], dim=1))
         rows = torch.cat([m.transpose(0, 1).flatten(1) for m in made], dim=1)
         return _nonnegative(rows, torch.cat(seen))
 
@@ -112,7 +111,7 @@ class Guesser:
         """For every record a mean of auxiliary images of its class, by weight; those of a class share them out."""
         images = self.references.images.float()
         found = torch.empty(len(labels), *images.shape[1:])
-        for label in labels.unique():
+        for label in set(labels.tolist()):
             own = (self.references.labels == label).nonzero().squeeze(1)
             if not len(own):  # the attacker has no image of this class
                 own = torch.arange(len(images))
@@ -148,4 +147,5 @@ def _nonnegative(rows: Tensor, target: Tensor) -> Tensor:
         faster = (1 + (1 + 4 * momentum**2) ** 0.5) / 2
         ahead = following + (momentum - 1) / faster * (following - weights)
         weights, momentum = following, faster
-    return weights / lengths
+    found: Tensor = weights / lengths
+    return found
