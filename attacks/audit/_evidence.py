@@ -44,7 +44,8 @@ class Evidence:
     def _distance(self, difference: Tensor) -> Tensor:
         """sum_i e_i^T C^-1 e_i."""
         lower = torch.linalg.cholesky(self.correlation)
-        return torch.linalg.solve_triangular(lower, difference / self.scale, upper=False).square().sum()
+        white: Tensor = torch.linalg.solve_triangular(lower, difference / self.scale, upper=False)
+        return white.square().sum()
 
     def overhang(self) -> float:
         """How much farther the victim's noise would reach in world 0 than in world 1: for noise of bounded support."""

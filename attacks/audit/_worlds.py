@@ -18,6 +18,9 @@ from federation.settings import VICTIM, Public
 from federation.task import task_of
 from federation.transcript import Observation
 
+#: a client and the world that its batch belongs to; 0 for all but the victim
+_Place = tuple[str, int]
+
 
 class Worlds:
     """Two worlds against what one trial after the other shows. Nothing but gradients on a model is kept in between."""
@@ -30,11 +33,13 @@ class Worlds:
         self.trial: Observation
         self.reading: Reading
         self._model: Parameters = {}
-        self._records: dict[tuple[str, int], Parameters] = {}
+        self._records: dict[_Place, Parameters] = {}
+        self._weights: dict[_Place, Tensor | None] = {}
+        self._messages: dict[_Place, Payload] = {}
 
     def look(self, trial: Observation) -> None:
         """Turn to this trial."""
-        self.trial = trial
+        self.trial, self._weights, self._messages = trial, {}, {}
         (self.reading,) = self.defense.interpret(replace(self.given.view, observations=(trial,)))
         model = self.reading.model
         if model is None or not self.reading.gradients.keys() & {VICTIM, AGGREGATE}:
@@ -126,22 +131,23 @@ class Worlds:
 
         Needs a network without batch norm, where a record has a gradient of its own.
         """
-        key = client, world if client == VICTIM else 0
-        if key not in self._records:
+        place = _place(client, world)
+        if place not in self._records:
             batch = self._batch(client, world)
             rows = [
                 self.task.gradient(self._model, image[None], label[None])[0]
                 for image, label in zip(batch.images, batch.labels, strict=True)
             ]
-            self._records[key] = {name: torch.stack([row[name].double() for row in rows]) for name in rows[0]}
-        return self._records[key]
+            self._records[place] = {name: torch.stack([row[name].double() for row in rows]) for name in rows[0]}
+        return self._records[place]
 
     def _factors(self, client: str, world: int) -> Tensor | None:
         """The factors c_b (B,) of records that are clipped by what the server sent; None: by the hooks."""
-        if not isinstance(self.defense, ModelPerturbation):
-            return None
-        found = self.defense.record_factors(self.trial, self.public, self._batch(client, world))
-        return None if found is None else found.double()
+        place = _place(client, world)
+        if isinstance(self.defense, ModelPerturbation) and place not in self._weights:
+            found = self.defense.record_factors(self.trial, self.public, self._batch(client, world))
+            self._weights[place] = None if found is None else found.double()
+        return self._weights.get(place)
 
     # --- the other parts --------------------------------------------------------------------
 
@@ -159,26 +165,35 @@ class Worlds:
         count = self.reading.gradients[owner].clients
         sent = [self._message(client, world) for client in self._behind(owner, count)]
         return {
-            part: {name: sum(body[part][name].double() for body in sent) / count for name in sent[0][part]}  # type: ignore[misc]
+            part: {name: sum(body[part][name].double() for body in sent) / count for name in sent[0][part]}
             for part in names
         }
 
     def _message(self, client: str, world: int) -> Payload:
-        """What a client would send; one that simulates a defense we know nothing of may draw noise, always the same."""
-        batch = self._batch(client, world)
-        if not isinstance(self.defense, ModelPerturbation):
-            received = next(m.payload for m in self.trial.messages if m.kind == "model")
-            return self.defense.simulate(self.public, received, batch.images, batch.labels, 0)
-        factors = self._factors(client, world)
-        if factors is None:
-            rows, observed = self._each(client, world), self.reading.gradients[self.owner]
-            clipped = self._clipped_norms(observed, rows)
-            factors = clipped / _norms(rows).clamp(min=1e-300)
-        return dict(self.defense.clean_message(self.trial, self.public, batch, factors))
+        """What a client would send. The noise that a simulation of an unknown defense may draw is always the same."""
+        place, batch = _place(client, world), self._batch(client, world)
+        if place not in self._messages:
+            if isinstance(self.defense, ModelPerturbation):
+                sent = self.defense.clean_message(self.trial, self.public, batch, self._record_weights(client, world))
+                self._messages[place] = dict(sent)
+            else:
+                received = next(m.payload for m in self.trial.messages if m.kind == "model")
+                self._messages[place] = self.defense.simulate(self.public, received, batch.images, batch.labels, 0)
+        return self._messages[place]
 
-    def _clipped_norms(self, observed: Gradient, rows: Parameters) -> Tensor:
+    def _record_weights(self, client: str, world: int) -> Tensor:
+        """The factors c_b (B,) of a client's records, from the hooks where they do not follow from the message."""
+        factors = self._factors(client, world)
+        if factors is not None:
+            return factors
+        rows, observed = self._each(client, world), self.reading.gradients[self.owner]
         of_record = self.defense.mimic_records(observed, self.public)
-        return _norms(of_record(rows) if of_record else rows)
+        norms, kept = _norms(rows), _norms(of_record(rows) if of_record else rows)
+        return torch.where(norms > 0, kept / norms.clamp(min=1e-300), torch.ones_like(norms))
+
+
+def _place(client: str, world: int) -> _Place:
+    return client, world if client == VICTIM else 0
 
 
 def _norms(rows: Parameters) -> Tensor:
