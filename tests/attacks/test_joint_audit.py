@@ -257,8 +257,8 @@ class HalfNoise(Ldp):
 
     name: ClassVar[str] = "half-noise"
 
-    def sigma(self, batch: int) -> float:
-        return super().sigma(batch) / 2
+    def sigma(self, public: Public, batch: int) -> float:
+        return super().sigma(public, batch) / 2
 
 
 # --- defenses that others write -----------------------------------------------------------------
