@@ -216,11 +216,13 @@ class AuditTask:
     """Tell two neighbouring worlds apart, trial by trial.
 
     `view` holds one probe observation a trial, in order (0, 1, ...): a run of the protocol in which the victim's batch
-    was `worlds[0]` or `worlds[1]`, which differ in one record; the other clients' batches are the same in all.
+    was `worlds[0]` or `worlds[1]`, which differ in one record. The other clients' batches are the same in all trials,
+    and are given by client as `others`: the adversary of differential privacy knows every record but one.
     """
 
     worlds: tuple[LabelledImages, LabelledImages]
     view: View
+    others: Mapping[str, LabelledImages] = field(default_factory=dict)
 
     @property
     def trials(self) -> tuple[Observation, ...]:

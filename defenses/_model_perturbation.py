@@ -10,6 +10,7 @@ from pydantic import Field, PrivateAttr
 from torch import Tensor, nn
 
 from core.errors import UserError
+from datasets.base import LabelledImages
 from defenses.base import Defense, Gradient, Noise, Reading, Transform, mean
 from defenses.finite import LIMIT, bounded_mean, norm
 from defenses.noise.budget import clipping
@@ -272,6 +273,28 @@ class ModelPerturbation(Defense):
     def plain_updates(self, observation: Observation, public: Public) -> dict[str, Payload]:
         """The messages (gradient, Psi, Phi) of single clients that the view's server can read, by client."""
         return {m.sender: m.payload for m in observation.messages if m.kind == "update"}
+
+    def record_factors(self, observation: Observation, public: Public, batch: LabelledImages) -> Tensor | None:
+        """Server: the factors c_b (B,) that a client would clip these records by; None: by `mimic_records`."""
+        return None
+
+    def clean_message(
+        self, observation: Observation, public: Public, batch: LabelledImages, factors: Tensor | None
+    ) -> dict[str, Parameters]:
+        """Server: what a client would send for a batch, its records weighed by factors (B,), without any noise."""
+        task = task_of(public)
+        received = next(m.payload for m in observation.messages if m.kind == "model")
+        images = task.normalise(batch.images.to(task.dtype))
+        targets = nn.functional.one_hot(batch.labels, public.classes).to(task.dtype)
+        weights = None if factors is None else factors.to(task.dtype)
+        parts = train(self.expanded(public), received["model"], received.get("direction"), images, targets, weights)
+        return dict(zip(("gradient", "psi", "phi"), parts, strict=True))
+
+    def corrections(self, observation: Observation, public: Public, psi: Parameters, phi: Parameters) -> Parameters:
+        """Server: R (v Phi - gamma Psi), what these parts of a message add to the recovered gradient."""
+        server = observation.states[SERVER]
+        nothing = {name: torch.zeros_like(value) for name, value in phi.items()}
+        return recover(nothing, psi, phi, self.expanded(public).wiring, unpack_secret(server["secret"]))
 
     def multiplied_noise(
         self, observation: Observation, public: Public, deviation: float, bound: float | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import replace
 
 from pydantic import Field
@@ -114,6 +115,23 @@ class SummedCodes(Defense):
             gradients[client] = Gradient(self.gradient_of(update, server, public), 1, occasion.batch_size)
         senders = {m.sender for m in observation.messages if m.kind == "update" and m.receiver == SERVER}
         return Reading(occasion, plain.model, remainder(gradients, senders, occasion.batch_size))
+
+    def open_updates(self, observation: Observation, public: Public) -> Mapping[str, tuple[Payload, int]]:
+        """The mean update and those that keys or colluders open, which are taken out of the mean part by part."""
+        server, occasion = observation.states.get(SERVER, {}), observation.occasion
+        if "aggregate" not in server:
+            return {}
+        mean, count = server["aggregate"]["update"], int(server["aggregate"]["clients"])
+        codes = {**self.own_codes(observation, public), **self.opened(observation, public)}
+        known = {client: self.decoded(public, occasion, own, 1) for client, own in codes.items()}
+        senders = {m.sender for m in observation.messages if m.kind == "update" and m.receiver == SERVER}
+        found: dict[str, tuple[Payload, int]] = {}
+        for part in mean:
+            single = {client: Gradient(body[part], 1, occasion.batch_size) for client, body in known.items()}
+            whole = Gradient(mean[part], count, count * occasion.batch_size)
+            for owner, left in remainder({AGGREGATE: whole, **single}, senders, occasion.batch_size).items():
+                found.setdefault(owner, ({}, left.clients))[0][part] = left.values
+        return found
 
 
 def remainder(gradients: dict[str, Gradient], senders: set[str], batch: int) -> dict[str, Gradient]:

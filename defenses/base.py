@@ -59,6 +59,18 @@ class Noise:
     bound: Parameters | None = None
 
 
+@dataclass(frozen=True)
+class JointNoise:
+    """The noise on several gradients of a reading together: how it goes along from client to client.
+
+    `laws` is the noise of each by owner, `correlation` (n, n), positive definite, in the order of `laws`. Value i of
+    owners a and b has Cov = correlation[a, b] deviation_a[i] deviation_b[i]; other pairs of values are independent.
+    """
+
+    laws: Mapping[str, Noise]
+    correlation: torch.Tensor
+
+
 AGGREGATE = "aggregate"
 #: what a defense does to gradients, on values (N, *shape) of N gradients, each on its own; differentiable
 Transform = Callable[[Parameters], Parameters]
@@ -164,6 +176,13 @@ class Defense(Plugin):
         }
         return Reading(observation.occasion, models[0] if models else None, gradients)
 
+    def open_updates(self, observation: Observation, public: Public) -> Mapping[str, tuple[Payload, int]]:
+        """The updates that these parties can read, by owner as in `read`: all parts, and over how many clients a mean.
+
+        Here: the clients' own messages.
+        """
+        return {m.sender: (m.payload, 1) for m in observation.messages if m.kind == "update"}
+
     def simulate(
         self, public: Public, own_state: Payload, images: torch.Tensor, labels: torch.Tensor, seed: int
     ) -> Payload:
@@ -204,6 +223,17 @@ class Defense(Plugin):
         Nothing for gradients without noise.
         """
         return {}
+
+    def joint_noise(self, observation: Observation, public: Public) -> JointNoise:
+        """The noise on all gradients that `read` finds together. Override it where messages share noise.
+
+        Here: the laws of `noise_scale`, clients independent of each other. A mean over clients that are all known by
+        themselves is left out, because it holds nothing new; any other mean is taken for one over other clients.
+        """
+        laws = dict(self.noise_scale(observation, public))
+        if laws.keys() >= {AGGREGATE, *observation.occasion.participants}:
+            del laws[AGGREGATE]
+        return JointNoise(laws, torch.eye(len(laws), dtype=torch.float64))
 
     def deviate(self) -> Self | None:
         """The scheme with a server that deviates to its own advantage where clients check nothing (`server:active`).

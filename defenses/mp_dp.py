@@ -8,13 +8,14 @@ from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
+import torch
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from pydantic import Field
 
 from core.randomness import Stream, derive_key
 from defenses._model_perturbation import ModelPerturbation
 from defenses._vectors import added
-from defenses.base import Noise, Reading
+from defenses.base import JointNoise, Noise, Reading
 from defenses.noise.budget import MODE, Budget, Mode
 from defenses.noise.calibration import (
     Edge,
@@ -29,6 +30,8 @@ from federation.party import Message, Occasion, Party, Step
 from federation.payload import Parameters, Payload
 from federation.settings import SERVER, Public, client_name
 from federation.transcript import Observation
+
+Matrix = np.ndarray[Any, np.dtype[np.float64]]
 
 NOT_PRIVATE = (
     "Psi and Phi are sent without noise; given R, which the server drew, the noise is uniform and not Gaussian"
@@ -197,24 +200,54 @@ class MpDp(Budget, ModelPerturbation):
         Variance 2/3 (sigma_eta^2 + n sigma_Delta^2) R^2 with n such neighbours; uniform where n is 0. A server alone
         does not see a random graph: it takes the mean degree of one.
         """
-        occasion = observation.occasion
         if not self.noise or "secret" not in observation.states.get(SERVER, {}):
             return {}
-        colluders = {_index(name) for name, state in observation.states.items() if "private_key" in state}
-        count = len(occasion.participants)
-        seen = bool(colluders) or not self.neighbours
-        edges = self._seen_edges(observation) if seen else self._typical_edges(count)
-        sigmas = self.sigmas(public, count, edges, occasion.batch_size)
+        sigmas, held = self._unknown_noise(observation, public)
+        unknown = dict(zip(observation.occasion.participants, held.sum(1).tolist(), strict=True))
         found = {}
         for message in observation.messages:
             if message.kind == "update":
-                own = _index(message.sender)
-                others = [edge for edge in edges if own in edge and not colluders & (set(edge) - {own})]
-                unknown = len(others) if seen else 2 * len(edges) / count
-                deviation = math.sqrt(2 / 3 * (sigmas.own**2 + unknown * sigmas.pairwise**2))
-                bound = math.sqrt(2) * sigmas.own if not unknown else None
+                count = unknown[message.sender]
+                deviation = math.sqrt(2 / 3 * (sigmas.own**2 + count * sigmas.pairwise**2))
+                bound = math.sqrt(2) * sigmas.own if not count else None
                 found[message.sender] = self.multiplied_noise(observation, public, deviation, bound)
         return found
+
+    def joint_noise(self, observation: Observation, public: Public) -> JointNoise:
+        """Delta_kv is in the messages of k and v with opposite signs, and all clients have the same R.
+
+        Cov(k, v) = 2/3 (sigma_eta^2 I + sigma_Delta^2 L)_kv R^2, with L the Laplacian of the graph without colluders.
+        """
+        laws = self.noise_scale(observation, public)
+        if not laws:
+            return super().joint_noise(observation, public)
+        sigmas, held = self._unknown_noise(observation, public)
+        names = list(observation.occasion.participants)
+        laplacian = np.diag(held.sum(1)) - np.minimum(held, held.T)
+        covariance = sigmas.own**2 * np.eye(len(names)) + sigmas.pairwise**2 * laplacian
+        deviations = np.sqrt(covariance.diagonal())
+        places = [names.index(sender) for sender in laws]
+        correlation = (covariance / np.outer(deviations, deviations))[np.ix_(places, places)]
+        return JointNoise(laws, torch.from_numpy(correlation))
+
+    def _unknown_noise(self, observation: Observation, public: Public) -> tuple[Sigmas, Matrix]:
+        """The sigmas, and how many Delta_kv are left in k's message as `read` gives it: (K, K), row k, column v.
+
+        A colluder v takes its Delta_kv off. A server alone does not see a random graph: each edge by its chance.
+        """
+        occasion, count = observation.occasion, len(observation.occasion.participants)
+        colluders = {_index(name) for name, state in observation.states.items() if "private_key" in state}
+        seen = bool(colluders) or not self.neighbours
+        edges = self._seen_edges(observation) if seen else self._typical_edges(count)
+        sigmas = self.sigmas(public, count, edges, occasion.batch_size)
+        if not seen:
+            return sigmas, 2 * len(edges) / max(1, count * (count - 1)) * (1 - np.eye(count))
+        places = {_index(name): place for place, name in enumerate(occasion.participants)}
+        held = np.zeros((count, count))
+        for a, b in edges:
+            held[places[a], places[b]] = b not in colluders
+            held[places[b], places[a]] = a not in colluders
+        return sigmas, held
 
     # --- claims -----------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from pydantic import Field
 from torch import Tensor
 
 from core.errors import UserError
+from datasets.base import LabelledImages
 from defenses._model_perturbation import unpack_secret
 from defenses._perturbed_parts import PARTS, PerturbedParts
 from defenses._secure_sum import SecureSum
@@ -23,6 +24,7 @@ from defenses.perturbation.client import Expanded, part_norms
 from federation.example_norms import clip_factors
 from federation.party import Party
 from federation.settings import SERVER, Public
+from federation.task import task_of
 from federation.transcript import Observation
 
 
@@ -75,14 +77,27 @@ class MpDpPlus(SecureSum, Budget, PerturbedParts):
         """c_b from the norms of what the client itself would send for each example; no oracle."""
         if self.clip is None or me.batch is None:
             return None
-        factors = torch.ones(len(me.batch))
         with me.phase("Train"):
-            norms = part_norms(self.expanded(me.public), *self.inputs(me))
-        for norm, bound in zip(norms, self.bounds(), strict=True):
-            factors = torch.minimum(factors, clip_factors(norm, bound).float())
+            factors = self._factors_of(part_norms(self.expanded(me.public), *self.inputs(me)))
         if me.oracle is not None:
             me.oracle.note_clipping(factors)
         return factors
+
+    def _factors_of(self, norms: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+        """c_b (B,) for the norms (B,) of gradient, Psi and Phi."""
+        factors = torch.ones(len(norms[0]))
+        for norm, bound in zip(norms, self.bounds(), strict=True):
+            factors = torch.minimum(factors, clip_factors(norm, bound).float())
+        return factors
+
+    def record_factors(self, observation: Observation, public: Public, batch: LabelledImages) -> Tensor | None:
+        """c_b as a client finds it on the model that the server sent."""
+        if self.clip is None:
+            return None
+        task, sent = task_of(public), next(m.payload for m in observation.messages if m.kind == "model")
+        images = task.normalise(batch.images.to(task.dtype))
+        targets = torch.nn.functional.one_hot(batch.labels, public.classes).to(images)
+        return self._factors_of(part_norms(self.expanded(public), sent["model"], sent["direction"], images, targets))
 
     def bounds(self) -> tuple[float, float, float]:
         """B, B_psi, B_phi."""

@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from core.seeds import natural_order
-from leaderboard.audits import REFUTED, STANDS
+from leaderboard.audits import DOUBTED, REFUTED, outcome_of
 from leaderboard.charts import PRIMARY
 from leaderboard.epsilons import claims_of, exact_round, exact_run, number, per
 from leaderboard.phases import Setting, seconds_a_round, timed_trainings
@@ -118,29 +118,45 @@ def _without_score(asked: Sequence[Record]) -> tuple[str, str]:
 
 def _verdict(board: Board, row: Row, asked: Sequence[Record]) -> tuple[str, str]:
     """Whether the defense held, and why that is not known where it is not."""
-    audit = board.place.goal == "audit"
-    if audit and row.cells["verdict"].value not in (REFUTED, STANDS):
-        return NO_CLAIM, ""
-    if not audit and not board.valid:
+    if board.place.goal == "audit":
+        return _audit_verdict(board, row, asked)
+    if not board.valid:
         return (
             NOT_SHOWN,
             "the control does not break here (or so few targets do not tell), or there is no generalisation gap",
         )
-    if row.cells["verdict"].value == REFUTED if audit else _leaks(board, row):
+    if _leaks(board, row):
+        return BROKEN, ""
+    silent = _silence(board, row, asked)
+    if silent is not None:
+        return silent
+    if not board.utility.passes(str(row.cells["defense"].value)):
+        return NOT_SHOWN, "its model does not train: there is little to leak"
+    return HELD, ""
+
+
+def _audit_verdict(board: Board, row: Row, asked: Sequence[Record]) -> tuple[str, str]:
+    """The same for a claimed epsilon; that it held is said with the power of the audit."""
+    outcome = outcome_of(row.cells["verdict"])
+    if not outcome:
+        return NO_CLAIM, ""
+    if outcome == REFUTED:
         return BROKEN, ""
     if not board.valid:
         return NOT_SHOWN, "the control is not told apart either"
+    if outcome == DOUBTED:
+        return NOT_SHOWN, f"{DOUBTED}, which is no proof"
+    return _silence(board, row, asked) or (HELD, str(row.cells["verdict"].value))
+
+
+def _silence(board: Board, row: Row, asked: Sequence[Record]) -> tuple[str, str] | None:
+    """The verdict where attacks gave no answer: silence is not a win. None where all did."""
     attacks = [record for record in asked if record.cell.attack.name != PRIOR]  # a guess is no attack
     if not any(record.status == "ok" for record in attacks):
         return _without_score(attacks)
     label = row.cells["defense"].value
-    to_come = [cell for cell in board.waiting if cell.training.defense.label == label]
-    missing = unanswered(asked, to_come)  # silence is not a win
-    if missing:
-        return NOT_SHOWN, missing
-    if not audit and not board.utility.passes(str(label)):
-        return NOT_SHOWN, "its model does not train: there is little to leak"
-    return HELD, ""
+    missing = unanswered(asked, [cell for cell in board.waiting if cell.training.defense.label == label])
+    return (NOT_SHOWN, missing) if missing else None
 
 
 def _leaks(board: Board, row: Row) -> bool:
@@ -217,6 +233,10 @@ def _epsilon(own: Sequence[Record], boards: Sequence[Board], label: str) -> list
         rows = [row for row in board.table.rows if row.cells["defense"].value == label]
         if board.place.goal == "audit" and rows and rows[0].cells["audited"].is_number:
             facts.append(("ε audited", f"at least {rows[0].cells['audited'].value:.2f} a round ({board.place.threat})"))
+            column = next(column for column in board.table.columns if column.key == "implied")
+            if rows[0].cells["implied"].is_number:
+                shown = " ".join((rows[0].cells["implied"].main(column), rows[0].cells["implied"].interval(column)))
+                facts.append(("ε estimated", f"{shown} a round, if its noise were Gaussian ({board.place.threat})"))
     return facts
 
 

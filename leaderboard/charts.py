@@ -251,8 +251,8 @@ def _budgets(board: Board) -> Budgets:
             found.append(Budget(name, claimed, composed, audited, ceiling, row.cells["verdict"].value == REFUTED))
     caption = (
         "The audited epsilon is a lower bound at 95 % confidence, so the true one is there or to the right of it; the "
-        "tick is the most that so many trials could prove. A claim to the left of the audited epsilon is refuted. "
-        f"{_scopes([board])}"
+        "tick is the most that so many trials could prove. A claim to the left of the audited epsilon is refuted; for "
+        f"any other the table gives the power of the audit. {_scopes([board])}"
     )
     title = f"Claimed, composed and audited ε: {board.place.dataset}, threat {board.place.threat}"
     said = [

@@ -19,8 +19,7 @@ from core.seeds import derive_seed
 from datasets.base import ImagePool, LabelledImages
 from datasets.splits import Splits
 from defenses._encrypted import Encrypted
-from defenses.base import Defense
-from federation.example_norms import loss_norms
+from defenses.base import Defense, Gradient
 from federation.oracle import Oracle, RecordedOracle
 from federation.party import Occasion
 from federation.payload import Parameters, copy_value
@@ -64,6 +63,11 @@ class Trials(Federation):
                 party.state, party.keys = copy_value(before[name][0]), copy_value(before[name][1])
         return tuple(self.observations)
 
+    def known_batches(self) -> dict[str, LabelledImages]:
+        """The other clients' batches, the same in all trials: differential privacy takes them as known."""
+        others = (name for name in self._participants(0, observed=True) if name != VICTIM)
+        return {name: self.shards[name].select(torch.arange(self.batch)) for name in others}
+
     def _batch(self, name: str, occasion: Occasion) -> LabelledImages | None:
         if occasion.probe is None or name not in occasion.participants:
             return None
@@ -90,7 +94,8 @@ class Game:
         """What the attack is handed for these trials."""
         t = self.trials
         assert t.threat is not None
-        return AuditTask(self.worlds, make_view(Transcript(observations), t.threat, t.public, t.secrets, t.shards))
+        view = make_view(Transcript(observations), t.threat, t.public, t.secrets, t.shards)
+        return AuditTask(self.worlds, view, t.known_batches())
 
     def portions(self) -> Iterator[AuditTask]:
         """All trials in order, some at a time."""
@@ -146,20 +151,35 @@ def _farthest(
 ) -> Tensor:
     """The same batch with the worst pair of neighbours among the victim's records and the non-members.
 
-    Differential privacy is a promise for every pair, so the auditor may choose it: the two whose gradients, clipped as
-    the defense clips, are farthest apart on the model that the trials run on.
+    Differential privacy is a promise for every pair, so the auditor may choose it: the two for which a client's update,
+    clipped by the defense's own hooks, is farthest apart on the model that the trials run on.
     """
     candidates = torch.cat([splits.shards[0], splits.non_members])
     candidates = candidates[~torch.isin(candidates, drawn[1:-1])]
-    records, task = pool.take(candidates), task_of(public)
-    rows = []
-    for image, label in zip(records.images, records.labels, strict=True):
-        gradient, _ = task.gradient(model, image[None], label[None])
-        rows.append(torch.cat([value.flatten() for value in gradient.values()]))
-    bound = getattr(defense, "clip", None)
-    if bound is not None:
-        norms = loss_norms(task, model, records.images, records.labels).clamp(min=1e-12)
-        rows = [row * min(1.0, float(bound / norm)) for row, norm in zip(rows, norms, strict=True)]
-    place = int(torch.cdist(torch.stack(rows), torch.stack(rows)).argmax())
+    updates = _updates(pool.take(candidates), pool.take(drawn[1:-1]), public, defense, model)
+    place = int(torch.cdist(updates, updates).argmax())
     first, second = divmod(place, len(candidates))
     return torch.cat([candidates[first][None], drawn[1:-1], candidates[second][None]])
+
+
+def _updates(
+    records: LabelledImages, rest: LabelledImages, public: Public, defense: Defense, model: Parameters
+) -> Tensor:
+    """The updates (N, d) of batches that hold one of N records and all of the rest, without the defense's noise."""
+    task = task_of(public)
+
+    def gradients(batch: LabelledImages) -> Parameters:
+        pairs = zip(batch.images, batch.labels, strict=True)
+        rows = [task.gradient(model, image[None], label[None])[0] for image, label in pairs]
+        return {n: torch.stack([row[n] for row in rows]) for n in task.parameter_names} if rows else {}
+
+    each, size = gradients(records), 1 + len(rest)
+    shared = gradients(rest)
+    observed = Gradient({name: value[0] for name, value in each.items()}, 1, size)
+    of_record, of_update = defense.mimic_records(observed, public), defense.mimic(observed, public)
+    if of_record is not None:
+        each, shared = of_record(each), of_record(shared) if shared else {}
+    means = {name: (value + (shared[name].sum(0) if shared else 0)) / size for name, value in each.items()}
+    if of_update is not None:
+        means = of_update(means)
+    return torch.cat([value.flatten(1) for value in means.values()], dim=1)

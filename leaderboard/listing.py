@@ -48,6 +48,13 @@ SCORES = {
     ),
     "audit": (
         Column("epsilon_lower", "ε audited", digits=3, help="the true ε is at least this, at 95 % confidence"),
+        Column("mu", "μ̂", digits=3, help="estimate of Gaussian DP, from all trials"),
+        Column("low", "μ̂ from", digits=3, help="the ends of its 95 % interval"),
+        Column("high", "μ̂ to", digits=3, help="none: the worlds were perfectly separated"),
+        Column("epsilon", "ε of μ̂", digits=3, help="what μ̂ means at the claimed δ, if the noise were Gaussian"),
+        Column(
+            "audit_power", "provable of the claim", digits=3, help="ε audited if exactly the claim is spent (median)"
+        ),
         Column("claimed", "ε claimed", digits=3),
         Column("round", "ε of a round", digits=3, help="by the accountant, if the noise were Gaussian"),
         Column("composed", "ε composed", digits=3),
@@ -55,8 +62,11 @@ SCORES = {
         Column("trials", "trials", digits=0),
     ),
 }
-#: columns of an audit that stand in its score's details
-DETAILS = ("claimed", "round", "composed", "ceiling", "trials")
+#: columns of an audit that stand in the details of its scores
+DETAILS = {
+    "epsilon_lower": ("claimed", "round", "composed", "ceiling", "trials"),
+    "mu": ("low", "high", "epsilon"),
+}
 OVER = (Column("over", "over", help="the targets that the scores are over"),)
 COST = (Column("seconds", "attack time", unit="s", digits=1),)
 NOTE = (
@@ -98,7 +108,8 @@ def _row(record: Record, columns: Sequence[Column]) -> Row:
         cells["batch"] = Cell(cell.batch_size)
     if cell.goal == "membership":
         cells |= {"about": Cell(cell.about), "share": Cell(cell.pool_share if cell.about == "batch" else None)}
-    if cell.goal == "audit" and "epsilon_lower" in record.scores:
-        details = record.scores["epsilon_lower"].details
-        cells |= {name: Cell(details.get(name)) for name in DETAILS}
+    for metric, names in DETAILS.items() if cell.goal == "audit" else ():
+        if metric in record.scores:
+            details = record.scores[metric].details
+            cells |= {name: Cell(details.get(name)) for name in names}
     return Row(cells, muted=record.status != "ok")

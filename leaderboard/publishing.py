@@ -68,6 +68,8 @@ TOLERANCE = {
     "stolen_accuracy": 0.03,
     "canonical_distance": 0.05,
     "epsilon_lower": 0.7,
+    "mu": 0.3,
+    "audit_power": 0.1,
     "accuracy": 0.03,
 }
 #: metrics that are the mean of their values an item

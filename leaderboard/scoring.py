@@ -140,7 +140,7 @@ def _score_audit(job: Job, answer: AuditAnswer, truth: _Truth) -> dict[str, Any]
     assert job.cell is not None
     claims = load_summary(job.training_folder).claims
     said = promised(claims, job.cell.threat)
-    given = AuditTruth(answer.scores, bits, said.get("delta", DELTA))
+    given = AuditTruth(answer.scores, bits, said.get("delta", DELTA), said.get("claimed"))
     scores = {m.name: _as_record(m, m.score(given)) for m in _metrics(job, "audit") if isinstance(m, AuditMetric)}
     for score in scores.values():
         score.details.update(said)

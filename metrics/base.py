@@ -71,11 +71,15 @@ class ExtractionTruth:
 
 @dataclass(frozen=True)
 class AuditTruth:
-    """What audit metrics get: `scores` (N,), higher means world 1; `worlds` (N,) bool, True where it was; delta."""
+    """What audit metrics get: `scores` (N,), higher means world 1; `worlds` (N,) bool, True where it was; delta.
+
+    `claimed` is the epsilon of a round that the defense claims against the threat at this delta; None: it claims none.
+    """
 
     scores: Tensor
     worlds: Tensor
     delta: float
+    claimed: float | None = None
 
 
 class Metric(Plugin):
