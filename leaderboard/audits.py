@@ -39,9 +39,7 @@ AUDIT = (
     ),
     Column("ceiling", "provable at most", digits=2, help="the largest ε that so many trials could prove"),
     Column("trials", "trials", digits=0),
-    Column(
-        "verdict", "the claim is", help="refuted where ε audited exceeds ε claimed; else with the power"
-    ),
+    Column("verdict", "the claim is", help="refuted where ε audited exceeds ε claimed; else with the power"),
 )
 PLAIN_AUDIT = (
     PLAIN_ATTACK,
