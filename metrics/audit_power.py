@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
@@ -91,7 +92,7 @@ class AuditPower(AuditMetric):
 
     def score(self, truth: AuditTruth) -> Score:
         """The median bound; None where no epsilon is claimed."""
-        if truth.claimed is None:
+        if truth.claimed is None or not math.isfinite(truth.claimed):
             return Score(None, reason="no epsilon is claimed against this threat")
         found = audit_power(len(truth.scores), truth.claimed, truth.delta)
         return Score(found.provable, details={name: v for name, v in vars(found).items() if name != "provable"})
