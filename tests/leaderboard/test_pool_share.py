@@ -32,6 +32,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Rec
         folder,
         training={"rounds": 1, "batch_size": BATCH, "clients": 3},
         observe={"rounds": ["first"], "targets": 2},
+        time_limit=3600,  # a loaded machine must not decide
         attacks=entries(),
     )
     outcome = call("run", "--suite", suite, "--out", folder / "run", "--workers", 1)
