@@ -36,7 +36,7 @@ def finished(defense: str = "mp-dp", *, model: str = "convnet", batch: int = BAT
     """One round, two probes of four records."""
     network = settings.pop("network", {"width": 8})
     precision = settings.pop("precision", "float32")
-    watch = Watch(rounds=("first",), targets=batch * PROBES, probe_batch=batch)
+    watch = Watch(rounds=("first",), targets=PROBES, probe_batch=batch)
     made = create(defense, **settings)
     return run(
         made, model=model, model_parameters=network, watch=watch, rounds=1, seed=SEED, precision=precision, clients=3
