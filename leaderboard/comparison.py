@@ -23,10 +23,11 @@ AXES: Mapping[str, Callable[[CellSpec], str]] = {
     "defenses": lambda cell: cell.training.defense.label,
     "attacks": lambda cell: cell.attack.label,
     "threats": lambda cell: cell.threat,
+    "batch sizes": lambda cell: str(cell.batch_size),
     "observed rounds": lambda cell: cell.moment or "whole run",
     "seeds": lambda cell: str(cell.training.seed),
 }
-FOUND_BY = ("seed", "threat", "moment")
+FOUND_BY = ("seed", "threat", "moment", "probe_batch", "observe.probe_batch")
 #: of a setting's value so much is shown
 LONGEST = 60
 SAME, OTHER_CODE = "the same settings", "the same settings, other code"

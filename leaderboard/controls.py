@@ -24,8 +24,10 @@ def not_above_prior(control: RankedRow) -> str:
     if above(control.cells["excess"], 0) or identifies(control.reported):
         return ""
     hits, excess = control.reported.values["identified"], float(control.cells["excess"].value or 0)
-    if len(hits) < FEW and (excess > 0 or hits.any()):
-        return f"{TOO_FEW}: {int(hits.sum())} of {len(hits)} identified, {excess:.2f} dB over the prior"
+    if len(hits) < FEW and (excess > 0 or hits.any()):  # the unit is the batch, the words count images
+        size = control.reported.batch_size
+        found = f"{round(float(hits.sum()) * size)} of {len(hits) * size} identified"
+        return f"{TOO_FEW}: {found}, {excess:.2f} dB over the prior"
     return "its PSNR is not above the prior, nor are more images identified than by chance"
 
 

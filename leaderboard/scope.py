@@ -23,7 +23,8 @@ def all_targets(record: Record) -> str:
     """
     count = len(record.member_scores if record.cell.goal == "audit" else record.target_indices)
     items = ITEMS.get(record.cell.goal, "targets")  # `show` opens records of any goal
-    return f"all {count} {items}" if count else ""
+    size = f" in batches of {record.cell.batch_size}" if record.cell.batch_size > 1 else ""
+    return f"all {count} {items}{size}" if count else ""
 
 
 def reported_half(reported: Iterable[int], whole: Iterable[int], items: str) -> str:

@@ -231,7 +231,7 @@ def _ranked(place: Place, records: list[Record], utility: Utility, waiting: tupl
     body = [(name, {"rank": order[name], **_by_name(rows)[name].cells}) for name in order]
     title = ", ".join(filter(None, [place.title, f"{moment} round" if moment else "", place.size]))
     table = _table(title, columns, body, notes, records, utility, waiting, over)
-    table = replace(table, caption=_caption(place, records))
+    table = replace(table, caption=" ".join(filter(None, [_caption(place, records), table.caption])))
     return Board(place, table, not reasons, utility, tuple(rows), over, waiting)
 
 

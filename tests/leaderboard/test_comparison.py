@@ -75,7 +75,6 @@ def test_4_targets_do_not_stand_beside_8() -> None:
     [
         ({"training__clients": 100}, "training.clients"),
         ({"training__batch_size": 8}, "training.batch_size"),
-        ({"observe__probe_batch": 4}, "observe.probe_batch"),
         ({"model__name": "convnet"}, "model"),
         ({"model__parameters": {"width": 32}}, "model.width"),
         ({"defense__parameters": {"epsilon": 1}}, "defense.epsilon"),
@@ -87,6 +86,16 @@ def test_every_setting_that_differs_is_named(changes: dict[str, Any], setting: s
     tables = comparison([made()], [made(**changes)])
     assert list(differing(tables)) == [setting]
     assert titles(tables)[-1] == "Cells whose settings differ"
+
+
+def test_batches_of_other_sizes_are_other_cells_and_named() -> None:
+    tables = comparison([made()], [made(observe__probe_batch=4)])
+    assert differing(tables) == {"batch sizes": ("1", "4")}
+    assert tables[1].notes[0] == "0 cells are in both; 1 only in A, 1 only in B."
+    both = made(observe__probe_batch=[1, 4])
+    one = both.model_copy(update={"cell": both.cell.model_copy(update={"probe_batch": 1})})
+    (table,) = comparison([made()], [one])  # the same cell of a run with more sizes
+    assert table.rows == ()
 
 
 def test_parameters_of_the_attack_and_other_data_are_named() -> None:
