@@ -34,7 +34,7 @@ from leaderboard.answers import Answer, AttackFailed, AttackTask, check_answer
 from leaderboard.sandbox import Errand, open_cage, run_attack
 from leaderboard.schedule import _read
 from tests.federation.makings import images, public_of
-from tests.leaderboard.runs import forget_plugins
+from tests.leaderboard.runs import HANG, forget_plugins
 
 PUBLIC = public_of()
 NAMES = {"reconstruction": "images", "membership": "scores", "extraction": "model", "audit": "scores"}
@@ -225,7 +225,7 @@ def attacked(kind: str, field: str, plugin: Path) -> Answer:
         return answer
     finally:
         cage.close()
-        process.join(20)
+        process.join(HANG)
         forget_plugins()
 
 
