@@ -25,10 +25,13 @@ PACKAGES = (
     "pydantic",
 )
 
+#: seconds after which git is given up; on a busy machine it may well take ten, and a record must not lose its commit
+GIT_HANGS = 300
+
 
 def _git(*arguments: str) -> str | None:
     try:
-        done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=10)
+        done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=GIT_HANGS)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None
