@@ -102,7 +102,7 @@ def test_a_clipped_record_is_exact_too(variant: str, bias: bool) -> None:
     """The clipping factor follows from Psi; the oracle computes it in the model's precision."""
     made = finished("mp-dp", variant=variant, network={"hidden": [64, 32], "bias": bias})
     for index, found in enumerate(solved(made)):
-        assert error(found, truth(made).select(torch.tensor([index]))) < 1e-6
+        assert error(found, truth(made).select(torch.tensor([index]))) < 1e-5
         assert torch.equal(found.labels, truth(made).labels[index : index + 1])
 
 
