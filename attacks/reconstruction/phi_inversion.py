@@ -39,11 +39,10 @@ class PhiInversion(ReconstructionAttack):
     of the candidates, computed again every few iterations.
 
     How the settings for batches were chosen: on quick's settings (digits, convnet, `mp-dp`, first round) at seed 11,
-    which no suite uses, V1 and V2, 8 images of each batch size 2, 4 and 8, 300 iterations. Tried, with true labels and
-    factors: one random combination of Phi and Psi, Phi and Psi in turn, both side by side (chosen), all of V1's classes
-    side by side (nine times the time, no better); squared errors whitened by auxiliary records (worse); beginning with
-    noise, the mean image, the class's mean, the regression's images (chosen); rates 0.3 and 0.1 (chosen); tv 0.003 to
-    0.03 (0.01 as in the suites).
+    which no suite uses, 8 images of each of the batch sizes 2 and 4, 300 iterations. Tried: one random combination of
+    Phi and Psi, Phi and Psi in turn, both side by side (chosen), all of V1's classes side by side (nine times the time,
+    no better); rates 0.3 and 0.1 (chosen); tv 0.003 to 0.03 (0.01 as in the suites). The regression's images as the
+    beginning were compared with noise at batch 2 only. Batch 8 was not tuned.
     """
 
     name: ClassVar[str] = "phi-inversion"

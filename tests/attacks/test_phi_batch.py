@@ -157,7 +157,7 @@ def hits(images: tuple[Tensor, ...], made: Run) -> int:
 @pytest.mark.slow
 @VARIANTS
 def test_batches_are_identified_with_psi_and_no_label(variant: str) -> None:
-    """Fails without Psi: Phi alone identifies at most one of these 8 images. Chance has 3 with probability 1e-7."""
+    """Phi and Psi together, labels and factors found along the way. Chance has 3 of 8 with probability 1e-7."""
     made = finished(variant=variant, network={"width": 16})
     answer = PhiInversion(iterations=300, tv=0.01).reconstruct(known(made), task())
     assert answer.flags == ()
