@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from core.seeds import digest_of, natural_order
@@ -42,13 +43,13 @@ class Pair:
     one: Record
     two: Record
 
-    @property
+    @cached_property
     def settings(self) -> dict[str, tuple[Any, Any]]:
         """The settings that differ."""
         both_answered = self.one.status == self.two.status == "ok"
         return _unlike(*(settings_of(record, targets=both_answered) for record in (self.one, self.two)))
 
-    @property
+    @cached_property
     def code(self) -> dict[str, tuple[Any, Any]]:
         """The modules, versions and devices that differ."""
         return _unlike(code_of(self.one), code_of(self.two))
