@@ -184,6 +184,8 @@ def _power(record: Record) -> Power | None:
     names = [field.name for field in fields(Power) if field.name != "provable"]
     if found is not None and found.value is not None and found.details.keys() >= set(names):
         return Power(found.value, **{name: found.details[name] for name in names})
-    if claimed is None or trials is None:
+    delta = details.get("delta", DELTA)
+    # a record is a stranger's file: numbers that no audit has are not worth hours of simulation
+    if claimed is None or trials is None or not (8 <= trials <= 10**6 and 0 < claimed <= 1e6 and 0 < delta < 1):
         return None
-    return audit_power(int(trials), claimed, details.get("delta", DELTA))
+    return audit_power(int(trials), claimed, delta)
