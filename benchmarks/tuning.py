@@ -4,10 +4,14 @@
 
 Every row of the suite is trained once at each point of the suite's own grid (`tuning` in its file: clip bounds x
 learning rates, the same for all), at a seed that the suite does not report. Rows without a clip bound have the learning
-rates alone. Accuracy is that of the last model on the training file's non-members and auxiliary records: no test image
-that is reported takes part. The result is printed as YAML, to be written into the suite; the best point of each row is
-what the row must have (`tests/suites/test_tuning.py` compares both). Encrypted systems train on their rehearsal: the
-same integers without ciphertexts. Finished trainings are kept in runs/tuning/<suite>.jsonl, and not repeated.
+rates alone. Accuracy is that of the last model on the training file's non-members and auxiliary records. Where a data
+set has an official test set, no image of it takes part. Digits have none: there the reported test images of another
+seed may be among these records, for every row alike.
+
+The result is printed as YAML, to be written into the suite; the best point of each row is what the row must have
+(`tests/suites/test_tuning.py` compares both). Encrypted systems train on their rehearsal: the same integers without
+ciphertexts. Finished trainings are kept in runs/tuning/<suite>.jsonl, and not repeated; remove the file after a change
+of code that changes what is trained.
 """
 
 from __future__ import annotations
@@ -28,6 +32,7 @@ import torch
 
 from core import registry
 from core.plugins import Plugin
+from core.seeds import digest_of
 from datasets.base import Dataset
 from datasets.loading import load_pool
 from datasets.splits import make_splits
@@ -48,6 +53,15 @@ class Point:
     row: str
     clip: float | None
     learning_rate: float
+    settings: str = ""
+
+
+def settings_of(suite: Suite, row: DefenseEntry) -> str:
+    """A digest of all else that decides the training: other settings make another point."""
+    own = row.model_dump(mode="json", exclude={"label"})
+    own["params"] = {name: value for name, value in row.params.items() if name != "clip"}
+    own["training"] = {**suite.training.model_dump(mode="json"), **row.training, "learning_rate": None}
+    return digest_of([own, suite.model.model_dump(mode="json"), suite.datasets[0].model_dump(mode="json")])[:12]
 
 
 def has_clip(plugin: Plugin) -> bool:
@@ -63,7 +77,7 @@ def points(name: str, suite: Suite, tuning: Tuning) -> Iterator[Point]:
         clips = tuning.clip if has_clip(registry.create("defense", row.name, row.params)) else (None,)
         for rate in tuning.learning_rate:
             for clip in clips:
-                yield Point(name, row.title, clip, rate)
+                yield Point(name, row.title, clip, rate, settings_of(suite, row))
 
 
 def validation_accuracy(point: Point) -> dict[str, Any]:
@@ -110,14 +124,19 @@ def _defense(row: DefenseEntry, point: Point) -> Defense:
     return cast(Defense, registry.create("defense", row.name, {**row.params, **clip}))
 
 
-def as_yaml(name: str, tuning: Tuning, found: dict[Point, float]) -> str:
-    """The block `accuracy` of a suite: one list per learning rate, one value per clip bound."""
+def as_yaml(tuning: Tuning, found: dict[Point, float]) -> str:
+    """The block `accuracy` of a suite: by row, one list per learning rate with one value per clip bound."""
     lines = ["  accuracy:"]
     for row in dict.fromkeys(point.row for point in found):
-        clips = tuning.clip if Point(name, row, None, tuning.learning_rate[0]) not in found else (None,)
-        values = [[found[Point(name, row, c, rate)] for c in clips] for rate in tuning.learning_rate]
-        lines.append(f'    "{row}": {values}')
+        lines.append(f"    {row}:")
+        for rate in tuning.learning_rate:
+            own = [accuracy for p, accuracy in found.items() if (p.row, p.learning_rate) == (row, rate)]
+            lines.append(f"      - {own}")
     return "\n".join(lines)
+
+
+def _point(line: dict[str, Any]) -> Point:
+    return Point(*(line[name] for name in ("suite", "row", "clip", "learning_rate", "settings")))
 
 
 def main() -> None:
@@ -132,8 +151,7 @@ def main() -> None:
     kept = registry.ROOT / "runs" / "tuning" / f"{suite.name}.jsonl"
     kept.parent.mkdir(parents=True, exist_ok=True)
     lines = [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
-    fields = ("suite", "row", "clip", "learning_rate")
-    found = {Point(*(line[name] for name in fields)): line["accuracy"] for line in lines}
+    found = {_point(line): line["accuracy"] for line in lines}
     asked = list(points(given.suite, suite, suite.tuning))
     with ProcessPoolExecutor(given.workers) as workers, kept.open("a") as file:
         for line in workers.map(validation_accuracy, [point for point in asked if point not in found]):
@@ -143,8 +161,8 @@ def main() -> None:
                 f" ({line['cpu_seconds']:.0f} CPU s)",
                 flush=True,
             )
-            found[Point(*(line[name] for name in fields))] = line["accuracy"]
-    print(as_yaml(given.suite, suite.tuning, {point: found[point] for point in asked}))
+            found[_point(line)] = line["accuracy"]
+    print(as_yaml(suite.tuning, {point: found[point] for point in asked}))
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ class NoisyShare(SummedGradient, Clipped):
         if not self.noise:
             return self.base_claims(public, math.inf)
         share = self.share_sigma(public, batch)
-        found = self.base_claims(public, self.round_mu(public))
+        found = self.base_claims(public, self.size(batch) / (share * math.sqrt(self.least_honest(public) - 1)))
         found |= {"sigma_share": share, "honest_clients": self.least_honest(public), **self.holds()}
         if self.clip is not None:
             shares = {"server": clients, "client": clients - 1, "server+keys": 1}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar
 
 from defenses._clipped import Clipped
@@ -35,9 +36,10 @@ class Cdp(Clipped):
 
     def claims(self, public: Public) -> dict[str, Any]:
         """The claimed and the composed epsilon of the published models; the server's view has no protection."""
-        found = self.base_claims(public, self.round_mu(public))
+        batch = public.training.batch_size
+        found = self.base_claims(public, self.size(batch) / self.sigma(public, batch) if self.noise else math.inf)
         if self.noise:
-            sigma = self.sigma(public, public.training.batch_size) / public.training.per_round
+            sigma = self.sigma(public, batch) / public.training.per_round
             reason = "holds for the published models only if the server is trusted; it sees every clipped gradient"
             found |= {"sigma_central": sigma, "dp_holds": False, "reason": reason, "epsilon_against": ["client"]}
         return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -41,7 +42,8 @@ class Ldp(Clipped):
 
     def claims(self, public: Public) -> dict[str, Any]:
         """The claimed and the composed epsilon: both hold against every threat."""
-        found = self.base_claims(public, self.round_mu(public))
+        batch = public.training.batch_size
+        found = self.base_claims(public, self.size(batch) / self.sigma(public, batch) if self.noise else math.inf)
         if self.noise:
-            found |= {"sigma_local": self.sigma(public, public.training.batch_size), **self.holds()}
+            found |= {"sigma_local": self.sigma(public, batch), **self.holds()}
         return found

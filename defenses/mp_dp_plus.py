@@ -157,7 +157,8 @@ class MpDpPlus(SecureSum, Budget, PerturbedParts):
         if not self.noise or self.clip is None:
             return {"dp_holds": False, "reason": "noise or clipping is switched off"}
         batch = public.training.batch_size
-        mu = self.round_mu(public)
+        sizes = [self.size(batch) * bound / self.bounds()[0] for bound in self.bounds()]
+        mu = math.hypot(*(s / sigma for s, sigma in zip(sizes, self.sigmas(public, batch).values(), strict=True)))
         all_noise = math.sqrt(public.training.per_round / (self.least_honest(public) - 1))
         return {
             **self.budget_claims(public, mu),

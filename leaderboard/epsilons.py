@@ -14,7 +14,10 @@ EPSILONS = (
     Column("epsilon_round", "ε exact per round", digits=2, help="by the accountant, if all noise were Gaussian"),
     Column("epsilon_run", "ε exact per run", digits=2, help="the same over all rounds of the training"),
 )
-EXACT_NOTE = "ε exact: if all noise were Gaussian, on this graph, at this delta."
+EXACT_NOTE = (
+    "ε exact: against the parties of this table's threat, if all noise were Gaussian, on this graph, at this delta. "
+    "Schemes that count on colluders (tp-smc, hybridalpha, mp-dp+) spend less against a server without helpers."
+)
 
 
 def claims_of(records: Sequence[Record]) -> Mapping[str, object]:
@@ -37,28 +40,43 @@ def per(claims: Mapping[str, object]) -> str:
     return "run" if claims.get("mode") == "corrected" else "round"
 
 
-def exact_round(claims: Mapping[str, object]) -> float | None:
-    """The exact epsilon of a round, if all noise were Gaussian; older records have none."""
-    return number(claims, "epsilon_round_exact")
+def exact_round(claims: Mapping[str, object], threat: str = "") -> float | None:
+    """The exact epsilon of a round, if all noise were Gaussian; older records have none.
+
+    Against the threat where the defense tells that apart, else against the parties that it counts on itself.
+    """
+    return _against(claims, "epsilon_round_by_threat", threat, number(claims, "epsilon_round_exact"))
 
 
-def exact_run(claims: Mapping[str, object]) -> float | None:
+def exact_run(claims: Mapping[str, object], threat: str = "") -> float | None:
     """The exact epsilon of the whole run; older records have what the claimed noise composes to.
 
     A record that states None has none: the older field is not asked then.
     """
-    return number(claims, "epsilon_run_exact" if "epsilon_run_exact" in claims else "epsilon_total_if_gaussian")
+    whole = number(claims, "epsilon_run_exact" if "epsilon_run_exact" in claims else "epsilon_total_if_gaussian")
+    return _against(claims, "epsilon_total_by_threat", threat, whole)
+
+
+def _against(claims: Mapping[str, object], name: str, threat: str, otherwise: float | None) -> float | None:
+    """What a threat gets where a defense says so; nothing where its budget is not meant against that threat."""
+    meant = claims.get("epsilon_against")
+    if threat and isinstance(meant, list) and threat not in meant:
+        return None
+    known = claims.get(name)
+    told = number(known, threat) if isinstance(known, Mapping) else None
+    return otherwise if told is None else told
 
 
 def epsilon_cells(records: Sequence[Record]) -> dict[str, Cell]:
-    """The three cells of a defense."""
+    """The three cells of a defense, exact against the threat of these records."""
+    threat = records[0].cell.threat if records else ""
     claims = claims_of(records)
     nominal = number(claims, "epsilon_claimed")
     note = f"per {per(claims)}" if nominal is not None else ""
     return {
         "epsilon_nominal": Cell(nominal, note=note),
-        "epsilon_round": Cell(exact_round(claims)),
-        "epsilon_run": Cell(exact_run(claims)),
+        "epsilon_round": Cell(exact_round(claims, threat)),
+        "epsilon_run": Cell(exact_run(claims, threat)),
     }
 
 

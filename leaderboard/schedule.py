@@ -70,9 +70,9 @@ def _read(content: bytes) -> dict[str, float] | None:
     try:
         found = json.loads(content)
         fits = isinstance(found, dict) and all(map(_is_duration, found.values()))
-    except (ValueError, RecursionError):
+        return {key: float(value) for key, value in found.items()} if fits else None
+    except (ValueError, RecursionError, OverflowError):  # the last: a whole number of 400 digits
         return None
-    return {key: float(value) for key, value in found.items()} if fits else None
 
 
 def _is_duration(value: object) -> bool:

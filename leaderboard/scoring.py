@@ -158,14 +158,15 @@ def promised(claims: Mapping[str, Any], threat: str) -> dict[str, float]:
     """What the defense claims against this threat, as details of a score: epsilon of a round and composed, delta.
 
     `claimed` is what it says of a round, `round` what its noise gives this threat (if it were Gaussian), `composed` the
-    same over the whole training. Where epsilon is meant for the whole training, its share of a round is `round`.
+    same over the whole training. Where epsilon is meant for the whole training, `claimed` is its share of
+    a round.
     """
     if threat not in claims.get("epsilon_against", [threat]):
         return {}
     by_threat = {name: claims.get(f"epsilon_{name}_by_threat") or {} for name in ("round", "total")}
     one = by_threat["round"].get(threat, claims.get("epsilon_round_exact"))
     found = {
-        "claimed": one if claims.get("epsilon_per") == "run" else claims.get("epsilon_claimed"),
+        "claimed": claims.get("epsilon_round_claimed", claims.get("epsilon_claimed")),
         "round": one,
         "composed": by_threat["total"].get(threat, claims.get("epsilon_run_exact")),
         "delta": claims.get("delta"),

@@ -139,6 +139,8 @@ class Mu(AuditMetric):
         if bad:
             return Score(None, reason=f"{bad} of {len(truth.scores)} scores are not finite")
         found = mu_of_game(truth.scores, truth.worlds)
+        if found.high == 0.0:  # no mu at all has so small an AUC: "0 [0, 0]" would read as proved privacy
+            return Score(None, reason=f"the scores point the wrong way: their AUC is {found.auc:.3f}")
         odd = mu_of_game(truth.scores[1::2], truth.worlds[1::2])
         details = {
             "auc": found.auc,

@@ -69,8 +69,8 @@ class Tuning(Settings):
     """How the clip bound and the learning rate of each row were chosen: the grid, the seed, and what came out.
 
     `accuracy` has, by row, one list per learning rate with one value per clip bound (one value where the row does not
-    clip), in percent, on held-out records (`benchmarks/tuning.py` makes it). A row in `same_as` has the training of
-    another one up to rounding, and takes its point.
+    clip), in percent, on held-out records (`benchmarks/tuning.py` makes it). A row in `same_as` was not trained on the
+    grid and takes the point of another: its training is the same up to rounding, or the suite's file says how near.
     """
 
     seed: Seed

@@ -94,6 +94,7 @@ class Budget(Settings):
         return {
             "epsilon_claimed": self.epsilon,
             "epsilon_per": self.epsilon_per,
+            "epsilon_round_claimed": self.round_epsilon(public),
             "epsilon_round_exact": gaussian_epsilon(mu, self.delta),
             "epsilon_run_exact": composed_epsilon(mu, times, self.delta),
             "delta": self.delta,

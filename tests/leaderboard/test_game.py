@@ -139,8 +139,8 @@ def test_what_a_defense_promises_is_read_for_the_threat() -> None:
     central = {**claims, "epsilon_against": ["client"]}
     assert promised(central, "server") == {}
     assert promised(central, "client")["claimed"] == 3.0
-    whole = {**claims, "epsilon_per": "run", "epsilon_round_exact": 0.2}
-    assert promised(whole, "server")["claimed"] == 0.2
+    whole = {**claims, "epsilon_per": "run", "epsilon_round_claimed": 0.2, "epsilon_round_exact": 0.3}
+    assert promised(whole, "server") == {"claimed": 0.2, "round": 0.3, "composed": 40.0, "delta": 1e-5}
     by_threat = {**claims, "epsilon_round_by_threat": {"server": 1.5}, "epsilon_total_by_threat": {"server": 9.0}}
     assert promised(by_threat, "server") == {"claimed": 3.0, "round": 1.5, "composed": 9.0, "delta": 1e-5}
     assert promised({"dp_holds": False}, "server") == {}
