@@ -149,7 +149,7 @@ class ReconstructionTask:
 
 @dataclass(frozen=True)
 class ReconstructionAnswer:
-    """One tensor a problem: images (M, C, H, W) in image units, M as the task's `sizes` say, not clamped.
+    """One tensor per problem: images (M, C, H, W) in image units, M as the task's `sizes` say, not clamped.
 
     `flags` are remarks for the record (not converged, gradient all zero); `diagnostics` are numbers.
     """
@@ -226,7 +226,7 @@ class AuditTask:
 
     @property
     def trials(self) -> tuple[Observation, ...]:
-        """The observations, one a trial."""
+        """The observations, one per trial."""
         return self.view.of_kind("probe")
 
 

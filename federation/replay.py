@@ -24,7 +24,7 @@ from federation.rounds import Federation, Outcome, Scheme, Script
 from federation.settings import Watch
 from federation.transcript import Observation, Transcript
 
-#: of what differs so much is told
+#: at most so many differing paths are reported, each cut to this length
 MOST_PATHS, LONGEST_PATH = 1000, 2000
 
 

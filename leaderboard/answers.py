@@ -142,7 +142,7 @@ def _check_model(answer: ExtractionAnswer, like: Parameters) -> None:
 
 
 def _check_ratios(answer: AuditAnswer) -> None:
-    """One finite number a trial; how many there must be, the score knows."""
+    """One finite number per trial; the score knows how many there must be."""
     given = answer.scores
     if not isinstance(given, Tensor) or given.ndim != 1 or not given.is_floating_point():
         raise AttackFailed(f"scores must be one vector of floats; given: {type(given).__name__}")

@@ -90,7 +90,7 @@ class Budget(NamedTuple):
 
 @dataclass(frozen=True)
 class Budgets(Chart):
-    """Claimed, composed and audited epsilon, a row a defense."""
+    """Claimed, composed and audited epsilon, one row per defense."""
 
     budgets: tuple[Budget, ...]
 

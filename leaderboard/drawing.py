@@ -264,7 +264,7 @@ _CEILING: dict[str, Any] = {"marker": "|", "markersize": 11, "markeredgewidth": 
 
 @drawing_of.register
 def _roc(chart: Roc, look: Look) -> Paper:
-    """A panel a defense: all of them in one would hide each other's bands."""
+    """One panel per defense: all of them in one would hide each other's bands."""
     across = min(3, max(len(chart.defenses), 1))
     down = -(-max(len(chart.defenses), 1) // across)
     paper = Paper(figsize=(2.5 * across + 0.4, 2.35 * down + 0.6), layout="constrained")

@@ -1,4 +1,4 @@
-"""The paper's picture table: originals beside what each attack made of them, a row a defense, as a figure.
+"""The paper's picture table: originals beside what each attack made of them, one row per defense, as a figure.
 
 Every cell shows the same targets: the first ones by number, never the ones an attack did best on. What a cell holds is
 settled in `picture_tables`, as arrays; `draw` only puts it on paper.
@@ -69,7 +69,7 @@ class PictureTable:
     def description(self) -> str:
         """The figure in words, for those who do not see it."""
         attacks, defenses = ", ".join(self.columns[1:]), ", ".join(name for name, _ in self.rows)
-        return f"{self.title}: originals beside the reconstructions of {attacks}; a row a defense: {defenses}"
+        return f"{self.title}: originals beside the reconstructions of {attacks}; one row per defense: {defenses}"
 
 
 @dataclass(frozen=True)

@@ -285,7 +285,7 @@ class Published(Run):
         """How many records have which badge; those of older code are shown too."""
         badges = Counter(badge(path, record) for path, record in self._read)
         *always, needing = get_args(Badge)
-        said = f"Of the records are {', '.join(f'{badges[name]} {name}' for name in always)}."
+        said = f"Records: {', '.join(f'{badges[name]} {name}' for name in always)}."
         if not badges[needing]:
             return (said,)
         text = f"{badges[needing]} records are of plugins whose text is not here: verify needs --plugin FILE for them."

@@ -55,7 +55,7 @@ from leaderboard.record import Cost
 
 #: of a reason and of a traceback so much is sent: a pipe takes 64 KB, and nobody may be there to read more yet
 LONGEST, PIPE = 20_000, 60_000
-#: of how it went so many bytes are received, and what it can be
+#: the largest report of an outcome that is received, in bytes, and the outcomes there are
 LARGEST_TOLD, OUTCOMES = 2**20, ("ok", "unsupported", "failed")
 #: what an attack that ended without an answer is told, and one that wrote something else to the pipe
 DIED = "the attack's process died without an answer: it was killed or ended itself"
@@ -328,7 +328,7 @@ def _read_told(told: bytes) -> tuple[str, str, str]:
 
 
 def longest_answer(errand: Errand) -> int:
-    """Of how many bytes an answer to this errand can be at most."""
+    """The largest size in bytes that an answer to this errand can have."""
     trials = errand.attack.trials if isinstance(errand.attack, AuditAttack) else 0
     return most_bytes(errand.task, errand.knowledge.public, trials)
 

@@ -35,7 +35,7 @@ def unsound(record: Record) -> Iterator[str]:
             yield f"its {targets} targets are no whole batches of {record.cell.batch_size}"
         for name in ("psnr", "identified"):
             if name not in record.scores or not 0 < targets == len(record.scores[name].per_item):
-                yield f"its {name} has not one value a target"
+                yield f"its {name} does not have one value per target"
         if "lpips" not in record.scores:
             yield "its lpips is missing: there must be a value, or the reason why there is none"
 

@@ -59,7 +59,7 @@ class Utility:
         """Why a defense is not ranked."""
         if defense not in self.accuracy:
             return "its accuracy is not known: no finished training of it with an honest server is among the records"
-        return f"does not train: {self._beside(defense)} lies below it"
+        return f"does not train: {self._beside(defense)}: it is below the gate"
 
     def _beside(self, defense: str) -> str:
         """A defense's accuracy, the gate and the interval between them, in per cent and points."""

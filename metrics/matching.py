@@ -11,7 +11,7 @@ from torch import Tensor
 
 from metrics._images import check_images, check_original, clamped, sanitise
 
-__all__ = ["match", "pairwise_mse", "sanitise"]
+__all__ = ["match", "pairwise_mse"]
 
 
 def pairwise_mse(reconstruction: Tensor, original: Tensor) -> Tensor:

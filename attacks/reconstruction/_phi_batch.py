@@ -48,7 +48,7 @@ class Streams:
         lengths = [_lengths(parts) for parts in given]
 
         def stack(part: Callable[[CleanParts, Tensor, Tensor], Tensor]) -> Tensor:
-            """One tensor a problem, of its parts, c and c'."""
+            """One tensor per problem, from its parts, c and c'."""
             return self._cast(torch.stack([part(p, c, d) for p, (c, d) in zip(given, lengths, strict=True)]))
 
         #: the tensors that are not the same in all problems, as stacks (P, *shape), and those that are

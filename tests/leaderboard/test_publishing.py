@@ -250,12 +250,12 @@ def test_records_that_no_table_can_be_made_of_are_one_sentence(
 ) -> None:
     asked, rebuilt = membership("fedavg", "lira"), reconstruction("fedavg", "prior", [1.0, 2.0])
     assert main(["table", "--out", str(folder_of(tmp_path / "good", asked, rebuilt))]) == 0
-    assert "Of the records are 2 self-reported, 0 verified, 0 older code." in capsys.readouterr().err
+    assert "Records: 2 self-reported, 0 verified, 0 older code." in capsys.readouterr().err
     other_goal = asked.model_copy(update={"cell": asked.cell.model_copy(update={"goal": "theft"})})
     for place, sentence, hostile in (
         ("few", "not equally many", asked.model_copy(update={"members": asked.members[1:]})),
         ("goal", "its goal is none of", other_goal),
-        ("score", "its psnr has not one value a target", rebuilt.model_copy(update={"scores": {}})),
+        ("score", "its psnr does not have one value per target", rebuilt.model_copy(update={"scores": {}})),
         ("twice", "a second record of its cell", asked.model_copy(update={"key": "another"})),
     ):
         folder = (
