@@ -59,7 +59,7 @@ class Utility:
         """Why a defense is not ranked."""
         if defense not in self.accuracy:
             return "its accuracy is not known: no finished training of it with an honest server is among the records"
-        return f"does not train: {self._beside(defense)}: it is below the gate"
+        return f"does not train: {self._beside(defense)} is below 0"
 
     def _beside(self, defense: str) -> str:
         """A defense's accuracy, the gate and the interval between them, in per cent and points."""
@@ -69,7 +69,7 @@ class Utility:
 
     def near(self, defense: str) -> str:
         """The mark of a defense that is ranked though it may be below the gate; nothing for all others."""
-        return f"near the gate: {self._beside(defense)} includes it" if self.standing(defense) == "near" else ""
+        return f"near the gate: {self._beside(defense)} includes 0" if self.standing(defense) == "near" else ""
 
     def cell(self, defense: str) -> Cell:
         """The accuracy as a table cell, with its Wilson interval, and a mark near the gate."""

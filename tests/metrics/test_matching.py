@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import pairwise_distances
 
-from metrics.matching import match, pairwise_mse, sanitise
+from metrics._images import sanitise
+from metrics.matching import match, pairwise_mse
 from metrics.psnr import psnr
 from tests.metrics.helpers import images
 
