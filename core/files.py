@@ -17,15 +17,6 @@ from torch import Tensor
 HEADER_ROOM = 2**20
 
 
-def file_part(label: str) -> str:
-    """A label as a part of a file's name: what a shell or a file system could stumble over becomes an underscore.
-
-    >>> file_part("mp-dp (paper's formula)")
-    'mp-dp__paper_s_formula_'
-    """
-    return "".join(char if char.isalnum() or char in "+-._@" else "_" for char in label)
-
-
 def write_text(path: Path, text: str) -> None:
     """Write a text file in one piece: a kill at any moment leaves the old file or the new one."""
     write_bytes(path, text.encode())

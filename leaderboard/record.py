@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from pydantic import Field, JsonValue
 
-from core.files import file_part
+from core.names import file_part
 from core.plugins import Settings
 from core.registry import ROOT
 from core.seeds import digest_of

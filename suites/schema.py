@@ -9,7 +9,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from core import registry
 from core.errors import UserError, unknown_name
-from core.files import file_part
+from core.names import file_part
 from core.plugins import Settings, explain
 from federation.settings import Training, Watch
 from federation.view import parse_threat

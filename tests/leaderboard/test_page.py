@@ -251,6 +251,6 @@ def test_an_empty_page_says_so(tmp_path: Path) -> None:
 
 
 def test_a_cell_without_a_moment_is_about_the_whole_run() -> None:
-    assert Entry(record("a", moment="last"), "x").place == "last round (149)"
-    assert Entry(record("a", training=None), "x").place == "first round"
-    assert Entry(record("a", moment=None), "x").place == "whole run"
+    assert Entry(record("a", moment="last"), "x").place == "last round (149), batch size 1"
+    assert Entry(record("a", training=None), "x").place == "first round, batch size 1"
+    assert Entry(record("a", goal="membership", moment=None), "x").place == "whole run"

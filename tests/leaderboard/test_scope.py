@@ -10,6 +10,7 @@ import pytest
 from leaderboard.cards import cards
 from leaderboard.charts import charts
 from leaderboard.commands import _describe
+from leaderboard.epsilons import EXACT_NOTE
 from leaderboard.listing import cell_tables
 from leaderboard.page import Entry, write_page
 from leaderboard.record import Record
@@ -111,7 +112,7 @@ def test_a_ranking_has_three_columns_of_epsilon() -> None:
     assert shown == {"mp-dp": [3, 15.3, 190], "laplace": [1, None, None], "fedavg": [None, None, None]}
     assert rows(table)["mp-dp"].cells["epsilon_nominal"].note == "per round"
     assert rows(table)["laplace"].cells["epsilon_nominal"].note == "per run"
-    assert "ε exact: if all noise were Gaussian, on this graph, at this delta." in table.notes
+    assert EXACT_NOTE in table.notes
 
 
 def test_older_records_show_what_their_noise_composes_to_and_no_empty_column() -> None:
