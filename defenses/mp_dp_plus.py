@@ -18,7 +18,7 @@ from defenses._secure_sum import SecureSum
 from defenses.base import Noise
 from defenses.crypto.fixed_point import FixedPoint, Floats
 from defenses.noise.budget import Budget
-from defenses.noise.calibration import gaussian_epsilon
+from defenses.noise.calibration import composed_epsilon, gaussian_epsilon
 from defenses.perturbation.clean import CleanParts
 from defenses.perturbation.client import Expanded, part_norms
 from federation.example_norms import clip_factors
@@ -164,6 +164,9 @@ class MpDpPlus(SecureSum, Budget, PerturbedParts):
             **self.budget_claims(public, mu),
             **{f"sigma_share_{part}": sigma for part, sigma in self.share_sigmas(public, batch).items()},
             "epsilon_round_by_threat": {"server": gaussian_epsilon(mu / all_noise, self.delta)},
+            "epsilon_total_by_threat": {
+                "server": composed_epsilon(mu / all_noise, self.compositions(public), self.delta)
+            },
             "honest_clients": self.least_honest(public),
             **self.holds(),
         }

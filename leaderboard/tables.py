@@ -91,7 +91,8 @@ class Place:
     @property
     def question(self) -> str:
         """What was asked, in two words or a few more."""
-        return f"batch membership{self.pool}" if self.about == "batch" else self.goal
+        share = "" if self.share == 1 else f", {100 * self.share:g} % pool"
+        return f"batch membership{share}" if self.about == "batch" else self.goal
 
     @property
     def size(self) -> str:
