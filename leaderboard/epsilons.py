@@ -16,7 +16,7 @@ EPSILONS = (
 )
 EXACT_NOTE = (
     "ε exact: against the parties of this table's threat, if all noise were Gaussian, on this graph, at this delta. "
-    "Schemes that count on colluders (tp-smc, hybridalpha, mp-dp+) spend less against a server without helpers."
+    "A scheme whose noise counts on colluding clients spends less against a server without helpers."
 )
 
 
