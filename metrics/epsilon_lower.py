@@ -135,6 +135,15 @@ def _counts(trials: int) -> Ints:
     return np.unique(np.geomspace(1, trials, STEPS).round().astype(np.int64)) - 1
 
 
+def unusable(truth: AuditTruth) -> str:
+    """Why no metric can be made of a game; empty where one can. Each half of the trials must hold both worlds."""
+    halves = truth.worlds[::2], truth.worlds[1::2]
+    if any(bool(half.all()) or not bool(half.any()) for half in halves):
+        return "one world only in a half of the trials: there must be more of them"
+    bad = int((~truth.scores.isfinite()).sum())
+    return f"{bad} of {len(truth.scores)} scores are not finite" if bad else ""
+
+
 class EpsilonLower(AuditMetric):
     """Lower bound of epsilon that the game proves at 95 % confidence: one round, one pair of neighbouring batches.
 
@@ -153,12 +162,9 @@ class EpsilonLower(AuditMetric):
 
     def score(self, truth: AuditTruth) -> Score:
         """The bound; None where a half lacks a world or scores are not finite."""
+        if reason := unusable(truth):
+            return Score(None, reason=reason)
         halves = truth.worlds[::2], truth.worlds[1::2]
-        if any(bool(half.all()) or not bool(half.any()) for half in halves):
-            return Score(None, reason="one world only in a half of the trials: there must be more of them")
-        bad = int((~truth.scores.isfinite()).sum())
-        if bad:
-            return Score(None, reason=f"{bad} of {len(truth.scores)} scores are not finite")
         found = epsilon_lower(truth.scores, truth.worlds, truth.delta)
         details = {
             "trials": float(len(truth.scores)),

@@ -15,6 +15,7 @@ from torch import Tensor
 from defenses.noise.calibration import gaussian_epsilon
 from metrics.auc import auc
 from metrics.base import AuditMetric, AuditTruth, Score
+from metrics.epsilon_lower import unusable
 
 #: how many standard deviations an interval of 95 % reaches
 REACH = 1.959964
@@ -132,12 +133,8 @@ class Mu(AuditMetric):
 
     def score(self, truth: AuditTruth) -> Score:
         """The estimate; None where a half lacks a world or scores are not finite. No `high` where there is none."""
-        halves = truth.worlds[::2], truth.worlds[1::2]
-        if any(bool(half.all()) or not bool(half.any()) for half in halves):
-            return Score(None, reason="one world only in a half of the trials: there must be more of them")
-        bad = int((~truth.scores.isfinite()).sum())
-        if bad:
-            return Score(None, reason=f"{bad} of {len(truth.scores)} scores are not finite")
+        if reason := unusable(truth):
+            return Score(None, reason=reason)
         found = mu_of_game(truth.scores, truth.worlds)
         if found.high == 0.0:  # no mu at all has so small an AUC: "0 [0, 0]" would read as proved privacy
             return Score(None, reason=f"the scores point the wrong way: their AUC is {found.auc:.3f}")
