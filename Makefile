@@ -12,11 +12,11 @@ run: $(VENV)/.installed  ## set up and run the suite `quick`: a table and a page
 	$(BIN)/python run_benchmark.py
 
 test: $(VENV)/.installed-dev  ## set up and run all tests
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/pytest -n auto
 
 test-ray: $(VENV)/.installed-dev  ## install Ray, which is optional, and run its tests: two workers and two nodes, one killed of each
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-ray.txt
-	$(BIN)/python -m pytest -n 0 -s tests/leaderboard/test_ray.py
+	$(BIN)/pytest -n 0 -s tests/leaderboard/test_ray.py
 
 BENCH ?=
 bench: $(VENV)/.installed  ## all speeds and sizes against their peers, in one table (BENCH=--quick: a few minutes)
@@ -25,7 +25,7 @@ bench: $(VENV)/.installed  ## all speeds and sizes against their peers, in one t
 lint: $(VENV)/.installed-dev  ## ruff (check and format) and mypy --strict
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy .
+	$(BIN)/mypy
 
 audit-deps:  ## look for known vulnerabilities of the pinned packages; needs the network (docs/security.md)
 	$(PYTHON) -m venv .cache/audit

@@ -3,9 +3,11 @@
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+# the package lies in src/; the checkout itself leaves the path, where its folder `datasets` would hide a library
+sys.path.pop(0)
+sys.path.insert(0, str(Path(__file__).resolve().parent / "src"))
 
-from leaderboard.cli import main
+from leakboard.leaderboard.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -18,18 +18,18 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from attacks._imitation import Imitation, imitation_of
-from core.errors import Unsupported, UserError
-from core.plugins import Plugin
-from core.seeds import derive_seed, digest_of
-from datasets.base import LabelledImages
-from defenses.base import AGGREGATE, Defense, Gradient, Reading
-from federation.party import Occasion
-from federation.payload import Parameters, raw_bytes
-from federation.settings import VICTIM, Moment, Public
-from federation.task import Task, task_of
-from federation.transcript import Observation
-from federation.view import View
+from leakboard.attacks.building_blocks.imitation import Imitation, imitation_of
+from leakboard.core.errors import Unsupported, UserError
+from leakboard.core.plugins import Plugin
+from leakboard.core.seeds import derive_seed, digest_of
+from leakboard.datasets.base import LabelledImages
+from leakboard.defenses.base import AGGREGATE, Defense, Gradient, Reading
+from leakboard.federation.party import Occasion
+from leakboard.federation.payload import Parameters, raw_bytes
+from leakboard.federation.settings import VICTIM, Moment, Public
+from leakboard.federation.task import Task, task_of
+from leakboard.federation.transcript import Observation
+from leakboard.federation.view import View
 
 if TYPE_CHECKING:
     from pydantic._internal._model_construction import ModelMetaclass

@@ -18,15 +18,15 @@ import sys
 from functools import partial
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.extend(str(Path(__file__).resolve().parent.parent / folder) for folder in ("src", ""))
 
 import numpy as np
 
 from benchmarks._ratio import add_parts, cpu_seconds, least, line, peer_python, peer_seconds
-from core.randomness import Stream
-from defenses.crypto.discrete_log import discrete_log_of
-from defenses.crypto.fixed_point import Integers, Packing
-from defenses.crypto.functional import (
+from leakboard.core.randomness import Stream
+from leakboard.defenses.crypto.discrete_log import discrete_log_of
+from leakboard.defenses.crypto.fixed_point import Integers, Packing
+from leakboard.defenses.crypto.functional import (
     Decryptor,
     FunctionalKey,
     SlotEncryptor,
@@ -36,7 +36,7 @@ from defenses.crypto.functional import (
     powers_of_g,
     slot_key,
 )
-from defenses.crypto.threshold import Encryptor, PublicKey, generate
+from leakboard.defenses.crypto.threshold import Encryptor, PublicKey, generate
 
 VALUES, CLIENTS, BITS, KEY_BITS, THRESHOLD = 270_896, 5, 24, 2048, 3
 BOUND, ENCRYPTED, DECRYPTED = 20_000, 1000, 200

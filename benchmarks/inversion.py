@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.extend([str(ROOT / "src"), str(ROOT)])
 
 #: breaching's step size and total variation, in the model's normalised space
 STEP, TV = 0.1, 0.02
@@ -45,7 +45,7 @@ def peer(folder: Path) -> None:
         sys.modules[name] = MagicMock()
     breaching: Any = importlib.import_module("breaching")
     attacks: Any = importlib.import_module("breaching.attacks")
-    from federation.models.resnet import ResNet20
+    from leakboard.federation.models.resnet import ResNet20
 
     case = torch.load(folder / "case.pt", weights_only=True)
     network = ResNet20().build(case["shape"], case["classes"])
@@ -98,8 +98,8 @@ class Bench:
         """CPU seconds and images (N, C, H, W) of ours."""
         from dataclasses import replace
 
-        from attacks.base import ReconstructionTask
-        from attacks.reconstruction.inverting_gradients import InvertingGradients
+        from leakboard.attacks.base import ReconstructionTask
+        from leakboard.attacks.reconstruction.inverting_gradients import InvertingGradients
 
         chosen = tuple(self.problems[i] for i in images)
 
@@ -134,15 +134,15 @@ class Bench:
 
 def prepare(data: str, folder: Path) -> Bench:
     """Untrained ResNet20, the first images of the data, their gradients; starts breaching's process."""
-    from attacks.base import Inversion, Knowledge
-    from core import registry
-    from datasets.base import Dataset
-    from datasets.loading import load_pool
-    from defenses.base import Gradient
-    from defenses.fedavg import FedAvg
-    from federation.settings import Public, Training
-    from federation.task import task_of
-    from federation.view import View
+    from leakboard.attacks.base import Inversion, Knowledge
+    from leakboard.core import registry
+    from leakboard.datasets.base import Dataset
+    from leakboard.datasets.loading import load_pool
+    from leakboard.defenses.base import Gradient
+    from leakboard.defenses.fedavg import FedAvg
+    from leakboard.federation.settings import Public, Training
+    from leakboard.federation.task import task_of
+    from leakboard.federation.view import View
 
     name, _, path = data.partition(":")
     dataset = registry.create("dataset", name, {"path": path} if path else {})
@@ -209,7 +209,7 @@ def speed(bench: Bench, timed: int, rounds: int) -> None:
 
 def quality(bench: Bench, iterations: int, seeds: int) -> None:
     """Mean PSNR over all images for every seed."""
-    from metrics.psnr import psnr
+    from leakboard.metrics.psnr import psnr
 
     for seed in range(seeds):
         row = {"name": f"PSNR after {iterations} iterations, n = {IMAGES}", "seed": seed}

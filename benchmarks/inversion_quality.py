@@ -19,23 +19,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.extend(str(Path(__file__).resolve().parent.parent / folder) for folder in ("src", ""))
 
 import torch
 import yaml
 
-from attacks.base import Inversion, Knowledge, ReconstructionAttack, ReconstructionTask
-from core import registry
-from datasets.base import Dataset
-from datasets.loading import load_pool
-from datasets.splits import make_splits
-from defenses.base import Gradient
-from defenses.fedavg import FedAvg
-from federation.rounds import Federation
-from federation.settings import Public, Training, client_name
-from federation.task import task_of
-from federation.view import make_view, parse_threat
-from metrics.psnr import psnr
+from leakboard.attacks.base import Inversion, Knowledge, ReconstructionAttack, ReconstructionTask
+from leakboard.core import registry
+from leakboard.datasets.base import Dataset
+from leakboard.datasets.loading import load_pool
+from leakboard.datasets.splits import make_splits
+from leakboard.defenses.base import Gradient
+from leakboard.defenses.fedavg import FedAvg
+from leakboard.federation.rounds import Federation
+from leakboard.federation.settings import Public, Training, client_name
+from leakboard.federation.task import task_of
+from leakboard.federation.view import make_view, parse_threat
+from leakboard.metrics.psnr import psnr
 
 CLIENTS = 5
 

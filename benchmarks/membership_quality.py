@@ -20,33 +20,33 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.extend(str(Path(__file__).resolve().parent.parent / folder) for folder in ("src", ""))
 
 import torch
 from torch import Tensor
 
-from attacks.base import Knowledge, MembershipAnswer, MembershipAttack, MembershipTask
-from attacks.membership._shadows import ShadowAttack, ShadowPool, Signals, read_signals
-from attacks.membership._turns import Turn, first_models, turns
-from attacks.membership.known_members import KnownMembers
-from attacks.membership.lira import Lira
-from attacks.membership.loss_threshold import LossThreshold
-from attacks.membership.modified_entropy import ModifiedEntropy
-from attacks.membership.nasr import Nasr
-from attacks.membership.rmia import Rmia
-from attacks.membership.shadow import Shadow
-from core import registry
-from core.seeds import derive_seed
-from datasets.base import Dataset
-from datasets.loading import load_pool
-from defenses.fedavg import FedAvg
-from federation.settings import Public, Training, Watch
-from federation.shadow import train_shadow
-from federation.view import View
-from metrics.accuracy import accuracy
-from metrics.asr import asr
-from metrics.auc import auc
-from metrics.tpr_at_fpr import tpr_at_fpr
+from leakboard.attacks.base import Knowledge, MembershipAnswer, MembershipAttack, MembershipTask
+from leakboard.attacks.membership.building_blocks.shadows import ShadowAttack, ShadowPool, Signals, read_signals
+from leakboard.attacks.membership.building_blocks.turns import Turn, first_models, turns
+from leakboard.attacks.membership.known_members import KnownMembers
+from leakboard.attacks.membership.lira import Lira
+from leakboard.attacks.membership.loss_threshold import LossThreshold
+from leakboard.attacks.membership.modified_entropy import ModifiedEntropy
+from leakboard.attacks.membership.nasr import Nasr
+from leakboard.attacks.membership.rmia import Rmia
+from leakboard.attacks.membership.shadow import Shadow
+from leakboard.core import registry
+from leakboard.core.seeds import derive_seed
+from leakboard.datasets.base import Dataset
+from leakboard.datasets.loading import load_pool
+from leakboard.defenses.fedavg import FedAvg
+from leakboard.federation.settings import Public, Training, Watch
+from leakboard.federation.shadow import train_shadow
+from leakboard.federation.view import View
+from leakboard.metrics.accuracy import accuracy
+from leakboard.metrics.asr import asr
+from leakboard.metrics.auc import auc
+from leakboard.metrics.tpr_at_fpr import tpr_at_fpr
 
 CLIENTS, BATCH = 5, 32
 

@@ -12,18 +12,18 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.extend(str(Path(__file__).resolve().parent.parent / folder) for folder in ("src", ""))
 
 import torch
 
 from benchmarks._ratio import best_cpu_seconds, line
-from core.randomness import Stream
-from defenses.noise.laws import signed_dn
-from defenses.perturbation.client import expanded_of, train
-from defenses.perturbation.server import draw_secret, perturb
-from federation.example_norms import loss_norms
-from federation.settings import Public, Training
-from federation.task import channels_last, task_of
+from leakboard.core.randomness import Stream
+from leakboard.defenses.noise.laws import signed_dn
+from leakboard.defenses.perturbation.client import expanded_of, train
+from leakboard.defenses.perturbation.server import draw_secret, perturb
+from leakboard.federation.example_norms import loss_norms
+from leakboard.federation.settings import Public, Training
+from leakboard.federation.task import channels_last, task_of
 
 BATCH, CLASSES, NEIGHBOURS = 64, 10, 4
 

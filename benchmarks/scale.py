@@ -28,10 +28,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.extend(str(Path(__file__).resolve().parent.parent / folder) for folder in ("src", ""))
 
 from benchmarks._ratio import add_parts, cpu_seconds, line
-from federation.settings import Public, Training
+from leakboard.federation.settings import Public, Training
 
 MODEL: dict[str, Any] = {"model": "mlp", "model_parameters": {"hidden": [32]}}
 RECORDS, BATCH, SHAPE, CLASSES = 16, 4, (1, 32, 32), 10
@@ -81,13 +81,13 @@ def measure(order: dict[str, Any]) -> dict[str, Any]:
     """Run one federation in this process and say what it took."""
     import torch
 
-    from core import registry
-    from datasets.base import LabelledImages
-    from defenses.base import Defense
-    from federation.rounds import Federation
-    from federation.settings import Watch, client_name
-    from federation.transcript import Transcript
-    from federation.view import seeable
+    from leakboard.core import registry
+    from leakboard.datasets.base import LabelledImages
+    from leakboard.defenses.base import Defense
+    from leakboard.federation.rounds import Federation
+    from leakboard.federation.settings import Watch, client_name
+    from leakboard.federation.transcript import Transcript
+    from leakboard.federation.view import seeable
 
     torch.set_num_threads(1)
     clients = order["clients"]
@@ -166,9 +166,9 @@ def units() -> None:
     """Unit costs of the federation by itself: no training."""
     import torch
 
-    from defenses.base import mean
-    from defenses.fedavg import FedAvg
-    from federation.rounds import Federation
+    from leakboard.defenses.base import mean
+    from leakboard.defenses.fedavg import FedAvg
+    from leakboard.federation.rounds import Federation
 
     torch.set_num_threads(1)
     gradients = [{"w": torch.randn(PARAMETERS)} for _ in range(1000)]

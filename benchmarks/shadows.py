@@ -24,13 +24,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.extend(str(Path(__file__).resolve().parent.parent / folder) for folder in ("src", ""))
 
 import torch
 from torch import Tensor, nn
 
-from attacks.base import Knowledge
-from attacks.membership._shadows import (
+from benchmarks._ratio import add_parts, cpu_seconds, line
+from leakboard.attacks.base import Knowledge
+from leakboard.attacks.membership.building_blocks.shadows import (
     FINAL,
     Precision,
     ShadowAttack,
@@ -40,25 +41,24 @@ from attacks.membership._shadows import (
     shadow_pool,
     train_shadows,
 )
-from attacks.membership._signals import output_errors, outputs_and_features
-from attacks.membership.lira import Lira
-from attacks.membership.nasr import last_layer_gradients
-from attacks.membership.rmia import Rmia
-from benchmarks._ratio import add_parts, cpu_seconds, line
-from core import registry
-from core.seeds import derive_seed
-from datasets.base import LabelledImages
-from datasets.digits import Digits
-from datasets.loading import load_pool
-from datasets.splits import make_splits
-from defenses.fedavg import FedAvg
-from federation.models.base import Model
-from federation.rounds import Federation
-from federation.settings import Public, Training, client_name
-from federation.shadow import shadow_settings
-from federation.task import task_of
-from federation.view import make_view, parse_threat
-from metrics.auc import auc
+from leakboard.attacks.membership.building_blocks.signals import output_errors, outputs_and_features
+from leakboard.attacks.membership.lira import Lira
+from leakboard.attacks.membership.nasr import last_layer_gradients
+from leakboard.attacks.membership.rmia import Rmia
+from leakboard.core import registry
+from leakboard.core.seeds import derive_seed
+from leakboard.datasets.base import LabelledImages
+from leakboard.datasets.digits import Digits
+from leakboard.datasets.loading import load_pool
+from leakboard.datasets.splits import make_splits
+from leakboard.defenses.fedavg import FedAvg
+from leakboard.federation.models.base import Model
+from leakboard.federation.rounds import Federation
+from leakboard.federation.settings import Public, Training, client_name
+from leakboard.federation.shadow import shadow_settings
+from leakboard.federation.task import task_of
+from leakboard.federation.view import make_view, parse_threat
+from leakboard.metrics.auc import auc
 
 MODELS, WORKERS, CLIENTS, EPOCHS, SEED = 16, 2, 5, 20, 2000
 RECORDS, TOLERANCE = 200, 0.01

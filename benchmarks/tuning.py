@@ -26,23 +26,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.extend(str(Path(__file__).resolve().parent.parent / folder) for folder in ("src", ""))
 
 import torch
 
-from core import registry
-from core.plugins import Plugin
-from core.seeds import digest_of
-from datasets.base import Dataset
-from datasets.loading import load_pool
-from datasets.splits import make_splits
-from defenses.base import Defense
-from federation.models.base import Model
-from federation.rounds import Federation
-from federation.settings import Public, Training, client_name
-from federation.task import task_of
-from metrics.accuracy import accuracy
-from suites.schema import DefenseEntry, Suite, Tuning, load_suite
+from leakboard.core import registry
+from leakboard.core.plugins import Plugin
+from leakboard.core.seeds import digest_of
+from leakboard.datasets.base import Dataset
+from leakboard.datasets.loading import load_pool
+from leakboard.datasets.splits import make_splits
+from leakboard.defenses.base import Defense
+from leakboard.federation.models.base import Model
+from leakboard.federation.rounds import Federation
+from leakboard.federation.settings import Public, Training, client_name
+from leakboard.federation.task import task_of
+from leakboard.metrics.accuracy import accuracy
+from leakboard.suites.schema import DefenseEntry, Suite, Tuning, load_suite
 
 
 @dataclass(frozen=True)

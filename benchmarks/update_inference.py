@@ -18,26 +18,26 @@ import sys
 from pathlib import Path
 from typing import cast
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.extend(str(Path(__file__).resolve().parent.parent / folder) for folder in ("src", ""))
 
 import torch
 from torch import Tensor
 
-from attacks._stripping import Received, Stripper, others_gradient, strip, update_between
-from core import registry
-from core.errors import UserError
-from datasets.base import Dataset, LabelledImages
-from datasets.loading import load_pool
-from datasets.splits import make_splits
-from defenses._model_perturbation import ModelPerturbation
-from defenses.perturbation.canonical import canonical_form
-from federation.party import Occasion
-from federation.payload import Parameters
-from federation.rounds import Federation, Outcome
-from federation.settings import SERVER, Public, Training, Watch, client_name
-from federation.task import task_of
-from federation.view import make_view, parse_threat
-from suites.schema import load_suite
+from leakboard.attacks.building_blocks.stripping import Received, Stripper, others_gradient, strip, update_between
+from leakboard.core import registry
+from leakboard.core.errors import UserError
+from leakboard.datasets.base import Dataset, LabelledImages
+from leakboard.datasets.loading import load_pool
+from leakboard.datasets.splits import make_splits
+from leakboard.defenses.building_blocks.model_perturbation import ModelPerturbation
+from leakboard.defenses.perturbation.canonical import canonical_form
+from leakboard.federation.party import Occasion
+from leakboard.federation.payload import Parameters
+from leakboard.federation.rounds import Federation, Outcome
+from leakboard.federation.settings import SERVER, Public, Training, Watch, client_name
+from leakboard.federation.task import task_of
+from leakboard.federation.view import make_view, parse_threat
+from leakboard.suites.schema import load_suite
 
 ATTACKER = 1
 

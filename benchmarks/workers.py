@@ -24,10 +24,10 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.extend(str(Path(__file__).resolve().parent.parent / folder) for folder in ("src", ""))
 
 from benchmarks._ratio import cpu_seconds, line
-from leaderboard.jobs import Job
+from leakboard.leaderboard.planning.jobs import Job
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -61,9 +61,9 @@ def attack_alone(folder: Path) -> None:
     """All reconstructions of a finished run in this process, once a line on stdin says go; prints their wall time."""
     import torch
 
-    from attacks.base import ReconstructionAttack, ReconstructionTask
-    from leaderboard.errands import make_errand
-    from leaderboard.store import open_run
+    from leakboard.attacks.base import ReconstructionAttack, ReconstructionTask
+    from leakboard.leaderboard.cells.question import make_errand
+    from leakboard.leaderboard.planning.run_folder import open_run
 
     torch.set_num_threads(1)
     errands = [make_errand(job) for job in open_run(folder).jobs]
@@ -96,10 +96,10 @@ def overhead(folder: Path) -> float:
     """The mean CPU seconds that the cells of a finished run need besides their attacks, once all is imported."""
     import torch
 
-    from leaderboard.answers import load_answer
-    from leaderboard.errands import make_errand
-    from leaderboard.scoring import score
-    from leaderboard.store import open_run
+    from leakboard.leaderboard.cells.answer import load_answer
+    from leakboard.leaderboard.cells.question import make_errand
+    from leakboard.leaderboard.cells.score import score
+    from leakboard.leaderboard.planning.run_folder import open_run
 
     torch.set_num_threads(1)
     jobs = open_run(folder).jobs

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from core.errors import UserError, nearest
+from leakboard.core.errors import UserError, nearest
 
 
 def explain(error: ValidationError, what: str, allowed: list[str]) -> UserError:

@@ -1,8 +1,8 @@
 """Finds plugins in their folders, by name, without importing more than the one that is asked for.
 
-The index (name -> file) is built by a child process that imports everything once; it is kept in
-`.cache/` and rebuilt when a plugin file changed. So `list` needs no torch, and a cell imports only
-the plugins that it uses (the key of its record depends on that).
+The index (name -> file) is built by a child process that imports everything once. It is kept in the
+user's cache folder and built again when a plugin file changed. So `list` needs no torch, and a cell
+imports only the plugins that it uses (the key of its record depends on that).
 """
 
 from __future__ import annotations
@@ -21,15 +21,22 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from core.errors import UserError, unknown_name
-from core.seeds import natural_order
+from leakboard.core.caches import cache_folder
+from leakboard.core.errors import UserError, unknown_name
+from leakboard.core.seeds import natural_order
 
 if TYPE_CHECKING:
-    from core.plugins import Plugin
+    from leakboard.core.plugins import Plugin
 
+#: the one name under which our code is imported
+PACKAGE = "leakboard"
+#: the folder that holds core/, defenses/ and the others: the checkout, or the installed package
 ROOT = Path(__file__).resolve().parent.parent
-INDEX_FILE = ROOT / ".cache" / "plugins.json"
-#: kind of plugin -> glob patterns, relative to the checkout
+#: the folder that must be on the path for `import leakboard`: `src` in a checkout, else site-packages
+IMPORT_ROOT = ROOT / "src" if (ROOT / "src" / PACKAGE).is_dir() else ROOT.parent
+#: several checkouts share the user's cache folder, so each has an index of its own
+INDEX_FILE = cache_folder() / f"plugins-{hashlib.sha256(str(ROOT).encode()).hexdigest()[:12]}.json"
+#: kind of plugin -> glob patterns, relative to `ROOT`
 FOLDERS = {
     "defense": ("defenses/*.py",),
     "attack": ("attacks/*/*.py",),
@@ -43,20 +50,32 @@ ENTRY_POINTS = ("leakboard.defenses", "leakboard.attacks")
 #: what a plugin of somebody's own may be called: it becomes a label, and a part of file names
 NAME = r"[A-Za-z0-9._+@%-]{1,60}"
 
+#: folders whose modules several plugins share; no plugin is looked for there
+BUILDING_BLOCKS = "building_blocks"
+
 Entry = dict[str, Any]
 _loaded_files: dict[str, ModuleType] = {}
 
 
 def plugin_files() -> list[Path]:
-    """Every file that may hold a plugin: those in the folders that do not begin with `_`."""
+    """Every file that may hold a plugin: those in the folders, but for `_*.py` and building blocks."""
     found = (path for patterns in FOLDERS.values() for pattern in patterns for path in ROOT.glob(pattern))
-    return sorted(path for path in found if not path.name.startswith("_"))
+    return sorted(path for path in found if not path.name.startswith("_") and path.parent.name != BUILDING_BLOCKS)
+
+
+def module_name(path: Path) -> str:
+    """The name under which a file below `ROOT` is imported.
+
+    >>> module_name(ROOT / "defenses" / "mp_dp.py")
+    'leakboard.defenses.mp_dp'
+    """
+    return ".".join((PACKAGE, *path.relative_to(ROOT).with_suffix("").parts))
 
 
 def _stamp() -> list[list[Any]]:
     """What must be unchanged for the kept index to hold: name, size and time of every file that plugins are made of.
 
-    A plugin inherits fields from helpers beside it (`_*.py`, subfolders), so whole packages count.
+    A plugin inherits fields from building blocks in subfolders, so whole packages count.
     """
     packages = {"core", *(pattern.partition("/")[0] for patterns in FOLDERS.values() for pattern in patterns)}
     files = sorted(path for package in packages for path in (ROOT / package).rglob("*.py"))
@@ -68,14 +87,14 @@ def scan() -> list[Entry]:
     """Import every plugin file and describe what is in it. Slow: only the index builder calls it."""
     entries: list[Entry] = []
     for path in plugin_files():
-        module = importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
+        module = importlib.import_module(module_name(path))
         entries += describe_module(module, str(path.relative_to(ROOT)))
     return check_unique(entries)
 
 
 def describe_module(module: ModuleType, source: str) -> list[Entry]:
     """The index entries of the plugin classes that a module defines itself."""
-    from core.plugins import is_plugin
+    from leakboard.core.plugins import is_plugin
 
     classes = [v for v in vars(module).values() if is_plugin(v) and v.__module__ == module.__name__]
     return [{**c.describe(), "file": source, "class": c.__name__} for c in classes]
@@ -95,11 +114,16 @@ def check_unique(entries: list[Entry]) -> list[Entry]:
     return entries
 
 
+def importing_us() -> dict[str, str]:
+    """The environment for a child process that can import our package wherever it starts."""
+    path = os.environ.get("PYTHONPATH")
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(IMPORT_ROOT), *([path] if path else [])])}
+
+
 def _build_index() -> list[Entry]:
     """Run `scan` in another process, so that the caller never imports torch for it."""
-    code = "import json,sys; from core import registry; sys.stdout.write('\\n' + json.dumps(registry.scan()))"
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True)
+    code = "import json,sys; from leakboard.core import registry; sys.stdout.write('\\n' + json.dumps(registry.scan()))"
+    done = subprocess.run([sys.executable, "-c", code], env=importing_us(), capture_output=True, text=True)
     if done.returncode:
         last = done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "no message"
         raise UserError(f"The plugins could not be read, all of them must import: {last}")
@@ -120,11 +144,11 @@ def builtin_index() -> tuple[Entry, ...]:
     entries = _build_index()
     text = json.dumps({"stamp": stamp, "python": sys.version, "entries": entries})
     try:
-        INDEX_FILE.parent.mkdir(exist_ok=True)
+        INDEX_FILE.parent.mkdir(parents=True, exist_ok=True)
         part = INDEX_FILE.with_suffix(f".{os.getpid()}.part")
         part.write_text(text)
         part.replace(INDEX_FILE)
-    except OSError:  # a read-only checkout works too, only slower
+    except OSError:  # a read-only cache works too, only slower
         pass
     return tuple(entries)
 
@@ -212,7 +236,7 @@ def load(kind: str, name: str) -> type[Plugin]:
     entry = find(kind, name)
     module = _loaded_files.get(entry["file"])
     if module is None:
-        module = importlib.import_module(entry["file"].removesuffix(".py").replace("/", "."))
+        module = importlib.import_module(module_name(ROOT / entry["file"]))
     loaded: type[Plugin] = getattr(module, entry["class"])
     return loaded
 

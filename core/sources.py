@@ -1,27 +1,33 @@
 """Which of our own modules a piece of code depends on, and their digests, without importing anything.
 
 The key of a record holds these digests: a changed plugin, model or cipher gives a new key, and a
-change elsewhere does not.
+change elsewhere does not. A digest is that of the syntax tree, so a better comment, docstring or
+line break changes no key.
 """
 
 from __future__ import annotations
 
 import ast
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
-from core.registry import ROOT
+from leakboard.core.registry import PACKAGE, ROOT, module_name
 
+#: the folders below `ROOT` that hold code which may be part of a key
 PACKAGES = ("core", "datasets", "federation", "defenses", "attacks", "metrics", "leaderboard", "suites")
 
 
 def module_file(name: str) -> Path | None:
-    """The file of a first-party module, or None for anything else."""
-    if name.partition(".")[0] not in PACKAGES:
+    """The file of a first-party module, or None for anything else.
+
+    `leakboard` itself counts as none: it only hands on names of the others, and would bring all of them into every key.
+    """
+    package, _, rest = name.partition(".")
+    if package != PACKAGE or rest.partition(".")[0] not in PACKAGES:
         return None
-    path = ROOT.joinpath(*name.split("."))
+    path = ROOT.joinpath(*rest.split("."))
     for candidate in (path.with_suffix(".py"), path / "__init__.py"):
         if candidate.is_file():
             return candidate
@@ -30,13 +36,66 @@ def module_file(name: str) -> Path | None:
 
 def imported_modules(source: str) -> set[str]:
     """The first-party modules that a source text imports anywhere (also inside functions)."""
-    return {name for name in _imported_names(source) if module_file(name) is not None}
+    return {name for name in _imported_names(ast.parse(source)) if module_file(name) is not None}
 
 
-def _imported_names(source: str | bytes, package: str = "") -> set[str]:
-    """Every dotted name that an import of the text may run; relative ones from `package`."""
+def code_digest(text: bytes) -> str:
+    """SHA-256 (hex) of what a Python text does: its syntax tree without docstrings, comments and formatting.
+
+    A text that does not parse, or whose tree is too deep, is taken byte by byte.
+
+    >>> code_digest(b"x = 1  # one") == code_digest(b"x   =   1") != code_digest(b"x = 2")
+    True
+    """
+    try:
+        return _tree_digest(ast.parse(text))
+    except (SyntaxError, ValueError, RecursionError):
+        return hashlib.sha256(text).hexdigest()
+
+
+def _tree_digest(tree: ast.AST) -> str:
+    digest = hashlib.sha256()
+    for piece in _canonical(tree):
+        digest.update(piece.encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()
+
+
+def _canonical(value: object) -> Iterator[str]:
+    """The pieces of a text that is the same for the same tree, in every version of Python.
+
+    Empty fields are left out: newer versions add fields, which are empty for code that older ones can read.
+    """
+    if isinstance(value, ast.AST):
+        yield f"({type(value).__name__}"
+        for name in sorted(value._fields):
+            part = getattr(value, name, None)
+            if name == "body" and isinstance(value, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                part = _without_docstring(part)
+            # `kind` tells u"" from "", and a type comment is a comment
+            if part is not None and part != [] and name not in ("kind", "type_comment"):
+                yield f" {name}="
+                yield from _canonical(part)
+        yield ")"
+    elif isinstance(value, list):
+        yield "["
+        for item in value:
+            yield from _canonical(item)
+        yield "]"
+    else:
+        yield f"{type(value).__name__}:{value!r};"
+
+
+def _without_docstring(body: object) -> object:
+    if not isinstance(body, list) or not body or not isinstance(first := body[0], ast.Expr):
+        return body
+    is_text = isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
+    return body[1:] if is_text else body
+
+
+def _imported_names(tree: ast.AST, package: str = "") -> set[str]:
+    """Every dotted name that an import of the tree may run; relative ones from `package`."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -79,11 +138,13 @@ def _read(path: Path, _stamp: tuple[int, int]) -> tuple[str, frozenset[str], fro
     """Digest, first-party modules and other names that are imported."""
     text = path.read_bytes()
     try:
-        names = _imported_names(text, ".".join(path.parent.relative_to(_above(path)).parts))
-    except (SyntaxError, ValueError):  # it cannot be imported either: whoever tries will say so
-        names = set()
+        tree = ast.parse(text)
+        names = _imported_names(tree, ".".join(path.parent.relative_to(_above(path)).parts))
+        digest = _tree_digest(tree)
+    except (SyntaxError, ValueError, RecursionError):  # it cannot be imported either: whoever tries will say so
+        names, digest = set(), code_digest(text)
     ours = frozenset(name for name in names if module_file(name) is not None)
-    return hashlib.sha256(text).hexdigest(), ours, frozenset(names - ours)
+    return digest, ours, frozenset(names - ours)
 
 
 def _file_facts(path: Path) -> tuple[str, frozenset[str], frozenset[str]]:
@@ -94,7 +155,7 @@ def _file_facts(path: Path) -> tuple[str, frozenset[str], frozenset[str]]:
 def source_digests(roots: Iterable[str]) -> dict[str, str]:
     """Digest of every first-party module that the roots reach by imports, the roots included.
 
-    A root is a module name or the path of a plugin file (absolute, or relative to the checkout); modules that come
+    A root is a module name or the path of a plugin file (absolute, or relative to `ROOT`); modules that come
     along with such a file are reached too.
     Plugins are loaded by name at run time, so they are reached only when they are roots themselves.
     """
@@ -110,7 +171,7 @@ def outside_texts(files: Iterable[str]) -> dict[str, bytes]:
     """Digest -> text of plugin files from outside our packages, and of what comes along with them."""
     paths = [Path(name) for name in _reached(files) if name.endswith(".py")]
     texts = [path.read_bytes() for path in paths]
-    return {hashlib.sha256(text).hexdigest(): text for text in texts}
+    return {code_digest(text): text for text in texts}
 
 
 def _reached(roots: Iterable[str]) -> dict[str, str]:
@@ -129,8 +190,8 @@ def _reached(roots: Iterable[str]) -> dict[str, str]:
         waiting += ours
         if name.endswith(".py"):
             waiting += (str(file) for other in others if (file := _beside(path, other)) is not None)
-        if not name.endswith(".py") and "." in name:
-            waiting.append(name.rpartition(".")[0])  # importing a.b runs a too
+        elif (parent := name.rpartition(".")[0]) != PACKAGE:
+            waiting.append(parent)  # importing a.b runs a too
     return digests
 
 
@@ -139,6 +200,4 @@ def _normalised(root: str) -> str:
         return root
     path = Path(root)
     inside = path if not path.is_absolute() else (path.relative_to(ROOT) if path.is_relative_to(ROOT) else None)
-    if inside is not None and inside.parts[0] in PACKAGES:
-        return ".".join(inside.with_suffix("").parts)
-    return str(path)
+    return module_name(ROOT / inside) if inside is not None and inside.parts[0] in PACKAGES else str(path)

@@ -11,7 +11,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from core.plugins import Plugin
+from leakboard.core.plugins import Plugin
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,12 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from core.errors import UserError
-from datasets._images import decode_all, existing_folder
-from datasets._npz_reader import NpzReader
-from datasets._torchvision import data_root
-from datasets.base import Dataset, ImagePool
-from datasets.splits import make_splits
+from leakboard.core.errors import UserError
+from leakboard.datasets.base import Dataset, ImagePool
+from leakboard.datasets.building_blocks.images import decode_all, existing_folder
+from leakboard.datasets.building_blocks.npz_reader import NpzReader
+from leakboard.datasets.building_blocks.torchvision import data_root
+from leakboard.datasets.splits import make_splits
 
 #: SOB_<benign or malignant>_<type>-<year>-<case><slides>-<magnification>-<number>.png
 FILE_NAME = re.compile(r"SOB_([BM])_([A-Z]+)-(\d+)-(\d+)([A-Z]*)-(\d+)-(\d+)\.png", re.IGNORECASE)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from core.vision import torchvision_datasets
-from datasets._torchvision import TorchvisionDataset
+from leakboard.core.vision import torchvision_datasets
+from leakboard.datasets.building_blocks.torchvision import TorchvisionDataset
 
 
 class Cifar100(TorchvisionDataset):

@@ -8,7 +8,7 @@ import torch
 from sklearn.datasets import load_digits
 from torch.nn.functional import interpolate
 
-from datasets.base import Dataset, ImagePool
+from leakboard.datasets.base import Dataset, ImagePool
 
 SIDE = 32
 #: the source counts ink from 0 to 16

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from core.vision import torchvision_datasets
-from datasets._torchvision import TorchvisionDataset
+from leakboard.core.vision import torchvision_datasets
+from leakboard.datasets.building_blocks.torchvision import TorchvisionDataset
 
 #: black pixels added on each side, so that 28×28 becomes the 32×32 of the others
 MARGIN = 2

@@ -8,10 +8,10 @@ from typing import ClassVar, Literal
 import torch
 from pydantic import Field
 
-from core.errors import UserError, unknown_name
-from core.seeds import natural_order
-from datasets._images import SUFFIXES, decode_all, existing_folder
-from datasets.base import Dataset, ImagePool
+from leakboard.core.errors import UserError, unknown_name
+from leakboard.core.seeds import natural_order
+from leakboard.datasets.base import Dataset, ImagePool
+from leakboard.datasets.building_blocks.images import SUFFIXES, decode_all, existing_folder
 
 Labelled = tuple[Path, int]
 

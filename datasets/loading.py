@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from core.errors import UserError
-from core.seeds import derive_seed
-from datasets.base import Dataset, ImagePool
+from leakboard.core.errors import UserError
+from leakboard.core.seeds import derive_seed
+from leakboard.datasets.base import Dataset, ImagePool
 
 MIN_IMAGES = 10
 MIN_CLASSES = 2

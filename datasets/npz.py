@@ -10,9 +10,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from core.errors import UserError
-from datasets._npz_reader import Array, NpzReader
-from datasets.base import Dataset, ImagePool
+from leakboard.core.errors import UserError
+from leakboard.datasets.base import Dataset, ImagePool
+from leakboard.datasets.building_blocks.npz_reader import Array, NpzReader
 
 MIN_SIDE = 16
 MAX_CLASSES = 10_000

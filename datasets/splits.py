@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from core.errors import UserError
-from core.seeds import derive_seed
-from datasets.base import ImagePool
+from leakboard.core.errors import UserError
+from leakboard.core.seeds import derive_seed
+from leakboard.datasets.base import ImagePool
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 

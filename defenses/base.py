@@ -12,15 +12,15 @@ from typing import Any, ClassVar, Self
 
 import torch
 
-from core.plugins import Plugin
-from core.randomness import derive_key
-from datasets.base import LabelledImages
-from federation.party import Message, Occasion, Party, Step
-from federation.payload import Parameters, Payload, copy_value, size_in_bytes
-from federation.settings import SERVER, Public, client_name
-from federation.task import task_of
-from federation.transcript import Observation
-from federation.view import View
+from leakboard.core.plugins import Plugin
+from leakboard.core.randomness import derive_key
+from leakboard.datasets.base import LabelledImages
+from leakboard.federation.party import Message, Occasion, Party, Step
+from leakboard.federation.payload import Parameters, Payload, copy_value, size_in_bytes
+from leakboard.federation.settings import SERVER, Public, client_name
+from leakboard.federation.task import task_of
+from leakboard.federation.transcript import Observation
+from leakboard.federation.view import View
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any, ClassVar
 
-from defenses._clipped import Clipped
-from defenses._vectors import added_in_place_of
-from defenses.base import mean
-from federation.party import Party
-from federation.settings import Public
+from leakboard.defenses.base import mean
+from leakboard.defenses.building_blocks.clipped import Clipped
+from leakboard.defenses.building_blocks.vectors import added_in_place_of
+from leakboard.federation.party import Party
+from leakboard.federation.settings import Public
 
 
 class Cdp(Clipped):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from defenses._clipped import PerExampleClipping
+from leakboard.defenses.building_blocks.clipped import PerExampleClipping
 
 
 class Clip(PerExampleClipping):

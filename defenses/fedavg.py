@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from defenses.base import Defense
+from leakboard.defenses.base import Defense
 
 
 class FedAvg(Defense):

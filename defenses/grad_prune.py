@@ -8,10 +8,10 @@ from typing import ClassVar
 import torch
 from pydantic import Field
 
-from defenses.base import Defense, Gradient, Transform
-from federation.party import Party
-from federation.payload import Parameters
-from federation.settings import Public
+from leakboard.defenses.base import Defense, Gradient, Transform
+from leakboard.federation.party import Party
+from leakboard.federation.payload import Parameters
+from leakboard.federation.settings import Public
 
 
 class GradPrune(Defense):

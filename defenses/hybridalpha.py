@@ -9,10 +9,10 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from defenses._encrypted import Encrypted
-from defenses._noisy_share import NoisyShare
-from defenses.crypto.fixed_point import Integers
-from defenses.crypto.functional import (
+from leakboard.defenses.building_blocks.encrypted import Encrypted
+from leakboard.defenses.building_blocks.noisy_share import NoisyShare
+from leakboard.defenses.crypto.fixed_point import Integers
+from leakboard.defenses.crypto.functional import (
     MODP_2048,
     Decryptor,
     FunctionalKey,
@@ -22,12 +22,12 @@ from defenses.crypto.functional import (
     pads,
     slot_key,
 )
-from defenses.crypto.integers import from_blob, to_blob
-from defenses.crypto.stand_in import client_key, pad, pad_sum, to_tensor, to_words, where
-from federation.party import Occasion, Party, ProtocolError, Step
-from federation.payload import Payload
-from federation.settings import SERVER, Public
-from federation.transcript import Observation
+from leakboard.defenses.crypto.integers import from_blob, to_blob
+from leakboard.defenses.crypto.stand_in import client_key, pad, pad_sum, to_tensor, to_words, where
+from leakboard.federation.party import Occasion, Party, ProtocolError, Step
+from leakboard.federation.payload import Payload
+from leakboard.federation.settings import SERVER, Public
+from leakboard.federation.transcript import Observation
 
 AUTHORITY = "authority"
 #: bytes of a group element, and of one z of a functional key (a sum of up to 2^16 pads of 256 bits)

@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from defenses._clipped import Clipped
-from defenses._vectors import added_in_place_of
-from defenses.base import Noise, even_noise
-from federation.party import Party
-from federation.settings import SERVER, Public
-from federation.transcript import Observation
+from leakboard.defenses.base import Noise, even_noise
+from leakboard.defenses.building_blocks.clipped import Clipped
+from leakboard.defenses.building_blocks.vectors import added_in_place_of
+from leakboard.federation.party import Party
+from leakboard.federation.settings import SERVER, Public
+from leakboard.federation.transcript import Observation
 
 
 class Ldp(Clipped):

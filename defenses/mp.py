@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from defenses._model_perturbation import ModelPerturbation
+from leakboard.defenses.building_blocks.model_perturbation import ModelPerturbation
 
 
 class Mp(ModelPerturbation):

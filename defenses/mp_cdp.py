@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any, ClassVar
 
-from defenses._model_perturbation import ModelPerturbation
-from defenses._vectors import added
-from defenses.noise.budget import MODE, Budget, Mode
-from federation.party import Party
-from federation.payload import Parameters
-from federation.settings import Public
+from leakboard.defenses.building_blocks.model_perturbation import ModelPerturbation
+from leakboard.defenses.building_blocks.vectors import added
+from leakboard.defenses.noise.budget import MODE, Budget, Mode
+from leakboard.federation.party import Party
+from leakboard.federation.payload import Parameters
+from leakboard.federation.settings import Public
 
 
 class MpCdp(Budget, ModelPerturbation):

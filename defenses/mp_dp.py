@@ -12,24 +12,18 @@ import torch
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from pydantic import Field
 
-from core.randomness import Stream, derive_key
-from defenses._model_perturbation import ModelPerturbation
-from defenses._vectors import added
-from defenses.base import JointNoise, Noise, Reading
-from defenses.noise.budget import MODE, Budget, Mode
-from defenses.noise.calibration import (
-    Edge,
-    Sigmas,
-    corrected_sigmas,
-    exact_theta,
-    paper_sigmas,
-)
-from defenses.noise.graph import choose_neighbours, complete_edges, union_edges
-from defenses.noise.laws import signed_dn
-from federation.party import Message, Occasion, Party, Step
-from federation.payload import Parameters, Payload
-from federation.settings import SERVER, Public, client_name
-from federation.transcript import Observation
+from leakboard.core.randomness import Stream, derive_key
+from leakboard.defenses.base import JointNoise, Noise, Reading
+from leakboard.defenses.building_blocks.model_perturbation import ModelPerturbation
+from leakboard.defenses.building_blocks.vectors import added
+from leakboard.defenses.noise.budget import MODE, Budget, Mode
+from leakboard.defenses.noise.calibration import Edge, Sigmas, corrected_sigmas, exact_theta, paper_sigmas
+from leakboard.defenses.noise.graph import choose_neighbours, complete_edges, union_edges
+from leakboard.defenses.noise.laws import signed_dn
+from leakboard.federation.party import Message, Occasion, Party, Step
+from leakboard.federation.payload import Parameters, Payload
+from leakboard.federation.settings import SERVER, Public, client_name
+from leakboard.federation.transcript import Observation
 
 Matrix = np.ndarray[Any, np.dtype[np.float64]]
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
-from defenses._model_perturbation import ModelPerturbation
-from defenses._vectors import added
-from defenses.base import Noise
-from defenses.noise.budget import LocalBudget
-from federation.party import Party
-from federation.payload import Parameters
-from federation.settings import Public
-from federation.transcript import Observation
+from leakboard.defenses.base import Noise
+from leakboard.defenses.building_blocks.model_perturbation import ModelPerturbation
+from leakboard.defenses.building_blocks.vectors import added
+from leakboard.defenses.noise.budget import LocalBudget
+from leakboard.federation.party import Party
+from leakboard.federation.payload import Parameters
+from leakboard.federation.settings import Public
+from leakboard.federation.transcript import Observation
 
 
 class MpDpNaive(LocalBudget, ModelPerturbation):

@@ -10,22 +10,22 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from core.errors import UserError
-from datasets.base import LabelledImages
-from defenses._model_perturbation import unpack_secret
-from defenses._perturbed_parts import PARTS, PerturbedParts
-from defenses._secure_sum import SecureSum
-from defenses.base import Noise
-from defenses.crypto.fixed_point import FixedPoint, Floats
-from defenses.noise.budget import Budget
-from defenses.noise.calibration import composed_epsilon, gaussian_epsilon
-from defenses.perturbation.clean import CleanParts
-from defenses.perturbation.client import Expanded, part_norms
-from federation.example_norms import clip_factors
-from federation.party import Party
-from federation.settings import SERVER, Public
-from federation.task import task_of
-from federation.transcript import Observation
+from leakboard.core.errors import UserError
+from leakboard.datasets.base import LabelledImages
+from leakboard.defenses.base import Noise
+from leakboard.defenses.building_blocks.model_perturbation import unpack_secret
+from leakboard.defenses.building_blocks.perturbed_parts import PARTS, PerturbedParts
+from leakboard.defenses.building_blocks.secure_sum import SecureSum
+from leakboard.defenses.crypto.fixed_point import FixedPoint, Floats
+from leakboard.defenses.noise.budget import Budget
+from leakboard.defenses.noise.calibration import composed_epsilon, gaussian_epsilon
+from leakboard.defenses.perturbation.clean import CleanParts
+from leakboard.defenses.perturbation.client import Expanded, part_norms
+from leakboard.federation.example_norms import clip_factors
+from leakboard.federation.party import Party
+from leakboard.federation.settings import SERVER, Public
+from leakboard.federation.task import task_of
+from leakboard.federation.transcript import Observation
 
 
 class MpDpPlus(SecureSum, Budget, PerturbedParts):

@@ -6,10 +6,10 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from defenses._perturbed_parts import PARTS, PerturbedParts
-from defenses._threshold_sum import ThresholdSum
-from defenses.crypto.fixed_point import FixedPoint
-from federation.settings import Public
+from leakboard.defenses.building_blocks.perturbed_parts import PARTS, PerturbedParts
+from leakboard.defenses.building_blocks.threshold_sum import ThresholdSum
+from leakboard.defenses.crypto.fixed_point import FixedPoint
+from leakboard.federation.settings import Public
 
 
 class Pile(ThresholdSum, PerturbedParts):

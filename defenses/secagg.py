@@ -7,16 +7,16 @@ from typing import Any, ClassVar
 from pydantic import Field
 from torch import Tensor
 
-from defenses._clipped import refuse_buffers
-from defenses._secure_sum import SecureSum
-from defenses._sum import SummedGradient, encoded
-from defenses._vectors import flat
-from defenses.crypto.fixed_point import FixedPoint, Integers
-from defenses.finite import bounded_mean
-from federation.party import Party
-from federation.payload import Parameters
-from federation.settings import Public
-from federation.task import task_of
+from leakboard.defenses.building_blocks.clipped import refuse_buffers
+from leakboard.defenses.building_blocks.finite import bounded_mean
+from leakboard.defenses.building_blocks.secure_sum import SecureSum
+from leakboard.defenses.building_blocks.sum import SummedGradient, encoded
+from leakboard.defenses.building_blocks.vectors import flat
+from leakboard.defenses.crypto.fixed_point import FixedPoint, Integers
+from leakboard.federation.party import Party
+from leakboard.federation.payload import Parameters
+from leakboard.federation.settings import Public
+from leakboard.federation.task import task_of
 
 
 class SecAgg(SecureSum, SummedGradient):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from defenses._noisy_share import NoisyShare
-from defenses._threshold_sum import ThresholdSum
-from federation.settings import Public
+from leakboard.defenses.building_blocks.noisy_share import NoisyShare
+from leakboard.defenses.building_blocks.threshold_sum import ThresholdSum
+from leakboard.federation.settings import Public
 
 
 class TpSmc(ThresholdSum, NoisyShare):

@@ -19,11 +19,11 @@ from matplotlib.axes import Axes
 from scipy import stats
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(ROOT / "src"))
 
-from core.randomness import Stream, derive_key  # noqa: E402
-from defenses.noise.calibration import gopa_sigmas  # noqa: E402
-from defenses.noise.laws import Floats, positive_dn, signed_dn  # noqa: E402
+from leakboard.core.randomness import Stream, derive_key  # noqa: E402
+from leakboard.defenses.noise.calibration import gopa_sigmas  # noqa: E402
+from leakboard.defenses.noise.laws import Floats, positive_dn, signed_dn  # noqa: E402
 
 DRAWS = 200_000
 SIGMA = gopa_sigmas(3.0, 5).own  # epsilon 3, five clients

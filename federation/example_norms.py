@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev, vmap
 
-from federation.payload import Parameters
-from federation.task import Task
+from leakboard.federation.payload import Parameters
+from leakboard.federation.task import Task
 
 #: examples whose gradients are held at once
 CHUNK = 32

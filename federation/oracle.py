@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from federation.example_norms import clip_factors, loss_norms
-from federation.payload import Parameters, Payload
-from federation.task import Task
+from leakboard.federation.example_norms import clip_factors, loss_norms
+from leakboard.federation.payload import Parameters, Payload
+from leakboard.federation.task import Task
 
 
 @dataclass

@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import median
 
-from core.randomness import Stream, derive_key
-from datasets.base import LabelledImages
-from federation.oracle import Oracle, RecordedOracle
-from federation.payload import Payload, Value, copy_value, size_in_bytes
-from federation.settings import SERVER, Public
+from leakboard.core.randomness import Stream, derive_key
+from leakboard.datasets.base import LabelledImages
+from leakboard.federation.oracle import Oracle, RecordedOracle
+from leakboard.federation.payload import Payload, Value, copy_value, size_in_bytes
+from leakboard.federation.settings import SERVER, Public
 
 #: the paper's names for the phases of a round
 PHASES = ("Key_Gen", "MP", "Train", "DP", "Grad_Enc", "Agg", "Grad_Dec", "Recover")

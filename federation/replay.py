@@ -18,11 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from datasets.base import LabelledImages
-from federation.payload import Payload, raw_bytes
-from federation.rounds import Federation, Outcome, Scheme, Script
-from federation.settings import Watch
-from federation.transcript import Observation, Transcript
+from leakboard.datasets.base import LabelledImages
+from leakboard.federation.payload import Payload, raw_bytes
+from leakboard.federation.rounds import Federation, Outcome, Scheme, Script
+from leakboard.federation.settings import Watch
+from leakboard.federation.transcript import Observation, Transcript
 
 #: at most so many differing paths are reported, each cut to this length
 MOST_PATHS, LONGEST_PATH = 1000, 2000
@@ -122,7 +122,7 @@ def covert_channels(
     context = multiprocessing.get_context(
         "forkserver" if "forkserver" in methods and sys.platform != "darwin" else "spawn"
     )
-    multiprocessing.set_forkserver_preload(["torch", "federation.replay"])
+    multiprocessing.set_forkserver_preload(["torch", "leakboard.federation.replay"])
     found: dict[str, list[str]] = {}
     transcript = Transcript(outcome.transcript.observations)
     for party, secret in outcome.secrets.items():

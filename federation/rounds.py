@@ -15,16 +15,16 @@ from typing import Any, Protocol, Self
 
 import torch
 
-from core.errors import unknown_name
-from core.randomness import derive_key, run_secret
-from core.seeds import derive_seed
-from datasets.base import LabelledImages
-from federation.oracle import Ledger, Oracle, RecordedOracle
-from federation.party import Clock, Message, Occasion, Party, ProtocolError, Step
-from federation.payload import Parameters, Payload, copy_value
-from federation.settings import SERVER, VICTIM, Public, Watch, client_name
-from federation.task import Task, task_of
-from federation.transcript import Observation, Transcript
+from leakboard.core.errors import unknown_name
+from leakboard.core.randomness import derive_key, run_secret
+from leakboard.core.seeds import derive_seed
+from leakboard.datasets.base import LabelledImages
+from leakboard.federation.oracle import Ledger, Oracle, RecordedOracle
+from leakboard.federation.party import Clock, Message, Occasion, Party, ProtocolError, Step
+from leakboard.federation.payload import Parameters, Payload, copy_value
+from leakboard.federation.settings import SERVER, VICTIM, Public, Watch, client_name
+from leakboard.federation.task import Task, task_of
+from leakboard.federation.transcript import Observation, Transcript
 
 
 class Scheme(Protocol):

@@ -7,8 +7,8 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
-from core.errors import UserError
-from core.plugins import Settings
+from leakboard.core.errors import UserError
+from leakboard.core.plugins import Settings
 
 SERVER = "server"
 #: the client whose records the attacks are after (protocol: "Victim: client 0")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from core.errors import Unsupported
-from datasets.base import LabelledImages
-from federation.rounds import Federation, Scheme
-from federation.settings import Public, Watch, client_name
-from federation.task import mixed_precision
-from federation.view import View, make_view, parse_threat
+from leakboard.core.errors import Unsupported
+from leakboard.datasets.base import LabelledImages
+from leakboard.federation.rounds import Federation, Scheme
+from leakboard.federation.settings import Public, Watch, client_name
+from leakboard.federation.task import mixed_precision
+from leakboard.federation.view import View, make_view, parse_threat
 
 
 def train_shadow(

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from core import registry
-from federation.models.base import Model
-from federation.payload import Parameters
-from federation.settings import Public
+from leakboard.core import registry
+from leakboard.federation.models.base import Model
+from leakboard.federation.payload import Parameters
+from leakboard.federation.settings import Public
 
 _mixed: ContextVar[bool] = ContextVar("mixed precision", default=False)
 

@@ -12,8 +12,8 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from federation.party import Message, Occasion
-from federation.payload import Packer, Payload, unpack
+from leakboard.federation.party import Message, Occasion
+from leakboard.federation.payload import Packer, Payload, unpack
 
 
 @dataclass(frozen=True)

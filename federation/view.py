@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from core.errors import UserError
-from datasets.base import LabelledImages
-from federation.settings import SERVER, VICTIM, Public, client_name
-from federation.transcript import Observation, Transcript
+from leakboard.core.errors import UserError
+from leakboard.datasets.base import LabelledImages
+from leakboard.federation.settings import SERVER, VICTIM, Public, client_name
+from leakboard.federation.transcript import Observation, Transcript
 
 #: the threat of a server that deviates: the defense is run again with that strategy
 ACTIVE = "server:active"

@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from metrics.base import Goal, Metric, Score
+from leakboard.metrics.base import Goal, Metric, Score
 
 
 def accuracy(logits: Tensor, labels: Tensor) -> float:

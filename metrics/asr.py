@@ -7,8 +7,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from metrics._roc import check_members, counts, undefined
-from metrics.base import MembershipMetric, MembershipTruth, Score
+from leakboard.metrics.base import MembershipMetric, MembershipTruth, Score
+from leakboard.metrics.building_blocks.roc import check_members, counts, undefined
 
 
 def rates(decisions: Tensor, members: Tensor) -> tuple[float, float]:

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from defenses.noise.calibration import gaussian_mu
-from metrics.base import AuditMetric, AuditTruth, Score
-from metrics.epsilon_lower import epsilon_lower
-from metrics.mu import exceeds
+from leakboard.defenses.noise.calibration import gaussian_mu
+from leakboard.metrics.base import AuditMetric, AuditTruth, Score
+from leakboard.metrics.epsilon_lower import epsilon_lower
+from leakboard.metrics.mu import exceeds
 
 #: simulated games of each kind, and how many trials they have together at most (fewer games of very many trials)
 GAMES, DRAWS = 200, 10_000_000

@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor, nn
 
-from core.plugins import Plugin
-from federation.payload import Parameters
+from leakboard.core.plugins import Plugin
+from leakboard.federation.payload import Parameters
 
 Goal = Literal["reconstruction", "membership", "extraction", "audit", "training"]
 

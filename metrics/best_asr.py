@@ -6,8 +6,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from metrics._roc import counts, roc, undefined
-from metrics.base import MembershipMetric, MembershipTruth, Score
+from leakboard.metrics.base import MembershipMetric, MembershipTruth, Score
+from leakboard.metrics.building_blocks.roc import counts, roc, undefined
 
 
 def best_threshold_asr(scores: Tensor, members: Tensor) -> float:

@@ -7,10 +7,10 @@ from typing import ClassVar
 
 from torch import nn
 
-from core.errors import Unsupported
-from defenses.perturbation.canonical import canonical_form
-from federation.payload import Parameters
-from metrics.base import ExtractionMetric, ExtractionTruth, Score
+from leakboard.core.errors import Unsupported
+from leakboard.defenses.perturbation.canonical import canonical_form
+from leakboard.federation.payload import Parameters
+from leakboard.metrics.base import ExtractionMetric, ExtractionTruth, Score
 
 
 def canonical_distance(stolen: Parameters, true: Parameters, network: nn.Module) -> tuple[float, dict[str, float]]:

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.special import betaincinv
 from torch import Tensor
 
-from metrics.base import AuditMetric, AuditTruth, Score
+from leakboard.metrics.base import AuditMetric, AuditTruth, Score
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Ints = np.ndarray[Any, np.dtype[np.int64]]

@@ -6,8 +6,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from metrics._images import mean_score
-from metrics.base import ReconstructionMetric, ReconstructionTruth, Score
+from leakboard.metrics.base import ReconstructionMetric, ReconstructionTruth, Score
+from leakboard.metrics.building_blocks.images import mean_score
 
 
 def feat_mse(reconstruction_logits: Tensor, original_logits: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from metrics.base import ExtractionMetric, ExtractionTruth, Score
+from leakboard.metrics.base import ExtractionMetric, ExtractionTruth, Score
 
 
 def fidelity(stolen: Tensor, true: Tensor) -> Tensor:

@@ -7,12 +7,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from core.vision import lpips
-from metrics._backbone import LpipsMetric, Network, WeightsMissing, load_network
-from metrics._images import check_original, check_pair, clamped, mean_score, sanitise
-from metrics.base import ReconstructionMetric, ReconstructionTruth, Score
-from metrics.matching import pairwise_mse
-from metrics.perceptual import CHUNK, prepare
+from leakboard.core.vision import lpips
+from leakboard.metrics.base import ReconstructionMetric, ReconstructionTruth, Score
+from leakboard.metrics.building_blocks.backbone import LpipsMetric, Network, WeightsMissing, load_network
+from leakboard.metrics.building_blocks.images import check_original, check_pair, clamped, mean_score, sanitise
+from leakboard.metrics.matching import pairwise_mse
+from leakboard.metrics.perceptual import CHUNK, prepare
 
 NO_DECOYS = "there are no decoys to tell the original from"
 #: images this close (root mean square) are the same image, computed twice; the step of 8-bit images is 4e-3

@@ -9,7 +9,7 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from metrics._images import check_images, check_original, clamped, sanitise
+from leakboard.metrics.building_blocks.images import check_images, check_original, clamped, sanitise
 
 __all__ = ["match", "pairwise_mse"]
 

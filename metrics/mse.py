@@ -6,8 +6,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from metrics._images import score_images, squared_error
-from metrics.base import ReconstructionMetric, ReconstructionTruth, Score
+from leakboard.metrics.base import ReconstructionMetric, ReconstructionTruth, Score
+from leakboard.metrics.building_blocks.images import score_images, squared_error
 
 
 def mse(reconstruction: Tensor, original: Tensor) -> Tensor:

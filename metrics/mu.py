@@ -12,10 +12,10 @@ from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr, ndtri, owens_t
 from torch import Tensor
 
-from defenses.noise.calibration import gaussian_epsilon
-from metrics.auc import auc
-from metrics.base import AuditMetric, AuditTruth, Score
-from metrics.epsilon_lower import unusable
+from leakboard.defenses.noise.calibration import gaussian_epsilon
+from leakboard.metrics.auc import auc
+from leakboard.metrics.base import AuditMetric, AuditTruth, Score
+from leakboard.metrics.epsilon_lower import unusable
 
 #: how many standard deviations an interval of 95 % reaches
 REACH = 1.959964

@@ -8,8 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from metrics._images import check_pair, score_images
-from metrics.base import ReconstructionMetric, ReconstructionTruth, Score
+from leakboard.metrics.base import ReconstructionMetric, ReconstructionTruth, Score
+from leakboard.metrics.building_blocks.images import check_pair, score_images
 
 
 def normalised_mse(reconstruction: Tensor, original: Tensor, std: Sequence[float]) -> Tensor:

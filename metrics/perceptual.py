@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from metrics._backbone import LpipsMetric, Network, WeightsMissing, load_network
-from metrics._images import check_images, check_pair, score_images
-from metrics.base import ReconstructionTruth, Score
+from leakboard.metrics.base import ReconstructionTruth, Score
+from leakboard.metrics.building_blocks.backbone import LpipsMetric, Network, WeightsMissing, load_network
+from leakboard.metrics.building_blocks.images import check_images, check_pair, score_images
 
 SMALLEST = 64  # under 31 pixels AlexNet's second pooling has nothing left
 CHUNK = 64  # images at once, to bound the memory

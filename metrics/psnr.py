@@ -6,8 +6,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from metrics._images import score_images, squared_error
-from metrics.base import ReconstructionMetric, ReconstructionTruth, Score
+from leakboard.metrics.base import ReconstructionMetric, ReconstructionTruth, Score
+from leakboard.metrics.building_blocks.images import score_images, squared_error
 
 #: 60 dB is an error of 1/1000 a pixel, under the step of 8-bit images (1/255): better is not visible, and
 #: without a cap one perfect image would make the mean of a batch infinite

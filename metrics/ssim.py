@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv2d
 
-from metrics._images import check_pair, clamped, score_images
-from metrics.base import ReconstructionMetric, ReconstructionTruth, Score
+from leakboard.metrics.base import ReconstructionMetric, ReconstructionTruth, Score
+from leakboard.metrics.building_blocks.images import check_pair, clamped, score_images
 
 WINDOW, SIGMA = 11, 1.5
 C1, C2 = 0.01**2, 0.03**2  # (K1 L)^2 and (K2 L)^2 with the data range L = 1

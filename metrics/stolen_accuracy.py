@@ -7,8 +7,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from metrics.accuracy import accuracy
-from metrics.base import ExtractionMetric, ExtractionTruth, Score
+from leakboard.metrics.accuracy import accuracy
+from leakboard.metrics.base import ExtractionMetric, ExtractionTruth, Score
 
 
 def hits(logits: Tensor, labels: Tensor) -> Tensor:

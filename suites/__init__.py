@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from core.seeds import natural_order
+from leakboard.core.seeds import natural_order
 
 
 def suite_files() -> dict[str, Path]:

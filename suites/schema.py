@@ -7,13 +7,13 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
-from core import registry
-from core.errors import UserError, unknown_name
-from core.names import file_part
-from core.plugins import Settings, explain
-from federation.settings import Training, Watch
-from federation.view import parse_threat
-from suites import suite_file, suite_files
+from leakboard.core import registry
+from leakboard.core.errors import UserError, unknown_name
+from leakboard.core.names import file_part
+from leakboard.core.plugins import Settings, explain
+from leakboard.federation.settings import Training, Watch
+from leakboard.federation.view import parse_threat
+from leakboard.suites import suite_file, suite_files
 
 MAX_SUITE_BYTES = 200_000
 #: YAML nodes, every alias counted as often as it is used: a few lines of aliases to aliases are billions of nodes

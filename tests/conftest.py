@@ -1,16 +1,23 @@
 """What makes every test give the same answer on a busy machine as on an idle one, and in any order.
 
 - Hypothesis draws the same examples each time and knows no deadline and no health check that measures time.
+- What can be computed again is kept in the checkout, away from the user's own cache.
 - Global random numbers start from one seed in each test: which tests ran before, and in which worker, does not matter.
 """
 
 from __future__ import annotations
 
+import os
 import random
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+
+ROOT = Path(__file__).resolve().parent.parent
+# first of all, since modules ask once
+os.environ.setdefault("LEAKBOARD_CACHE", str(ROOT / ".cache"))
 
 settings.register_profile(
     "leakboard", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]

@@ -7,9 +7,9 @@ from typing import ClassVar, Literal
 import torch
 from pydantic import Field
 
-from attacks.audit._worlds import Worlds
-from attacks.base import AuditAnswer, AuditAttack, AuditTask, Knowledge
-from federation.transcript import Observation
+from leakboard.attacks.audit.building_blocks.worlds import Worlds
+from leakboard.attacks.base import AuditAnswer, AuditAttack, AuditTask, Knowledge
+from leakboard.federation.transcript import Observation
 
 
 class LikelihoodAudit(AuditAttack):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from attacks.base import ExtractionAnswer, ExtractionAttack, ExtractionTask, Knowledge
-from core.errors import Unsupported
-from defenses.base import Reading
-from federation.payload import copy_value
+from leakboard.attacks.base import ExtractionAnswer, ExtractionAttack, ExtractionTask, Knowledge
+from leakboard.core.errors import Unsupported
+from leakboard.defenses.base import Reading
+from leakboard.federation.payload import copy_value
 
 
 class ReceivedModel(ExtractionAttack):

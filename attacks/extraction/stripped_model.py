@@ -6,11 +6,11 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from attacks._stripping import Estimate, Stripper, perturbation_of, strip
-from attacks.base import ExtractionAnswer, ExtractionAttack, ExtractionTask, Knowledge
-from core.errors import Unsupported
-from defenses.perturbation.canonical import canonical_form
-from federation.task import task_of
+from leakboard.attacks.base import ExtractionAnswer, ExtractionAttack, ExtractionTask, Knowledge
+from leakboard.attacks.building_blocks.stripping import Estimate, Stripper, perturbation_of, strip
+from leakboard.core.errors import Unsupported
+from leakboard.defenses.perturbation.canonical import canonical_form
+from leakboard.federation.task import task_of
 
 
 class StrippedModel(ExtractionAttack):

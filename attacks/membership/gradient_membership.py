@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from attacks.base import Knowledge
-from attacks.membership._batch import BatchMembership, Mixture, own_loss
+from leakboard.attacks.base import Knowledge
+from leakboard.attacks.membership.building_blocks.batch import BatchMembership, Mixture, own_loss
 
 
 class GradientMembership(BatchMembership):

@@ -8,13 +8,13 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from attacks.base import Knowledge, MembershipAnswer, MembershipTask, final_model
-from attacks.membership._network import NetworkAttack
-from attacks.membership._signals import losses_of, outputs_and_features
-from core.errors import Unsupported
-from datasets.base import LabelledImages
-from federation.payload import Parameters
-from federation.task import Task
+from leakboard.attacks.base import Knowledge, MembershipAnswer, MembershipTask, final_model
+from leakboard.attacks.membership.building_blocks.network import NetworkAttack
+from leakboard.attacks.membership.building_blocks.signals import losses_of, outputs_and_features
+from leakboard.core.errors import Unsupported
+from leakboard.datasets.base import LabelledImages
+from leakboard.federation.payload import Parameters
+from leakboard.federation.task import Task
 
 Feature = Literal["outputs", "intermediate", "loss", "correct", "label"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from attacks.base import Knowledge, MembershipAnswer, MembershipAttack, MembershipTask, final_model
-from attacks.membership._signals import best_threshold, losses, own_records
+from leakboard.attacks.base import Knowledge, MembershipAnswer, MembershipAttack, MembershipTask, final_model
+from leakboard.attacks.membership.building_blocks.signals import best_threshold, losses, own_records
 
 
 class LossThreshold(MembershipAttack):

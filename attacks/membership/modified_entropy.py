@@ -8,10 +8,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from attacks.base import MembershipAnswer
-from attacks.membership._shadows import ShadowAttack, ShadowPool, Signals
-from attacks.membership._signals import best_threshold, probabilities
-from federation.task import Task
+from leakboard.attacks.base import MembershipAnswer
+from leakboard.attacks.membership.building_blocks.shadows import ShadowAttack, ShadowPool, Signals
+from leakboard.attacks.membership.building_blocks.signals import best_threshold, probabilities
+from leakboard.federation.task import Task
 
 
 class ModifiedEntropy(ShadowAttack):

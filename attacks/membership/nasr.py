@@ -8,14 +8,14 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from attacks.base import Knowledge, KnownMembership, MembershipAnswer, MembershipTask
-from attacks.membership._network import NetworkAttack
-from attacks.membership._shadows import ShadowAttack, ShadowPool, Signals, moments_of
-from attacks.membership._signals import losses_of, output_errors, outputs_and_features
-from core.errors import Unsupported
-from core.seeds import derive_seed
-from datasets.base import LabelledImages
-from federation.task import Task
+from leakboard.attacks.base import Knowledge, KnownMembership, MembershipAnswer, MembershipTask
+from leakboard.attacks.membership.building_blocks.network import NetworkAttack
+from leakboard.attacks.membership.building_blocks.shadows import ShadowAttack, ShadowPool, Signals, moments_of
+from leakboard.attacks.membership.building_blocks.signals import losses_of, output_errors, outputs_and_features
+from leakboard.core.errors import Unsupported
+from leakboard.core.seeds import derive_seed
+from leakboard.datasets.base import LabelledImages
+from leakboard.federation.task import Task
 
 
 class Nasr(NetworkAttack, ShadowAttack):

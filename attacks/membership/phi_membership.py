@@ -7,16 +7,16 @@ from typing import ClassVar
 from torch import Tensor
 from torch.func import functional_call
 
-from attacks.base import Knowledge
-from attacks.membership._batch import BatchMembership, Loss, Mixture
-from attacks.membership._signals import last_linear
-from core.errors import Unsupported
-from defenses._model_perturbation import ModelPerturbation
-from defenses.base import Gradient
-from defenses.noise.budget import clipping
-from defenses.perturbation.clean import CleanParts
-from federation.payload import Parameters
-from federation.task import Task
+from leakboard.attacks.base import Knowledge
+from leakboard.attacks.membership.building_blocks.batch import BatchMembership, Loss, Mixture
+from leakboard.attacks.membership.building_blocks.signals import last_linear
+from leakboard.core.errors import Unsupported
+from leakboard.defenses.base import Gradient
+from leakboard.defenses.building_blocks.model_perturbation import ModelPerturbation
+from leakboard.defenses.noise.budget import clipping
+from leakboard.defenses.perturbation.clean import CleanParts
+from leakboard.federation.payload import Parameters
+from leakboard.federation.task import Task
 
 #: the name of q, the row of last weights that gives alpha, beside the network's own parameters
 HEAD = "head"

@@ -9,11 +9,11 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from attacks.base import MembershipAnswer
-from attacks.membership._calibration import threshold
-from attacks.membership._shadows import ShadowAttack, ShadowPool, Signals
-from attacks.membership._signals import log_confidence
-from federation.task import Task
+from leakboard.attacks.base import MembershipAnswer
+from leakboard.attacks.membership.building_blocks.calibration import threshold
+from leakboard.attacks.membership.building_blocks.shadows import ShadowAttack, ShadowPool, Signals
+from leakboard.attacks.membership.building_blocks.signals import log_confidence
+from leakboard.federation.task import Task
 
 
 class Rmia(ShadowAttack):

@@ -8,12 +8,12 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from attacks.base import MembershipAnswer
-from attacks.membership._network import NetworkAttack
-from attacks.membership._shadows import ShadowAttack, ShadowPool, Signals
-from attacks.membership._signals import losses_of
-from core.seeds import derive_seed
-from federation.task import Task
+from leakboard.attacks.base import MembershipAnswer
+from leakboard.attacks.membership.building_blocks.network import NetworkAttack
+from leakboard.attacks.membership.building_blocks.shadows import ShadowAttack, ShadowPool, Signals
+from leakboard.attacks.membership.building_blocks.signals import losses_of
+from leakboard.core.seeds import derive_seed
+from leakboard.federation.task import Task
 
 Outputs = Literal["sorted", "full", "top"]
 

@@ -7,9 +7,9 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from attacks._another import RunsAnother
-from attacks._stripping import Estimate, StrippedKnowledge, perturbation_of
-from attacks.base import Knowledge, MembershipAnswer, MembershipAttack, MembershipTask
+from leakboard.attacks.base import Knowledge, MembershipAnswer, MembershipAttack, MembershipTask
+from leakboard.attacks.building_blocks.another import RunsAnother
+from leakboard.attacks.building_blocks.stripping import Estimate, StrippedKnowledge, perturbation_of
 
 
 class StripMembership(RunsAnother, MembershipAttack):

@@ -10,18 +10,31 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from attacks._stripping import Diverged, Received, Stripper, data_free, strip
-from attacks.base import Knowledge
-from attacks.membership._batch import BatchMembership, Mixture, _by_span, own_loss, record_factors
-from attacks.membership._signals import joined
-from attacks.membership._visible import SeenStep, drawn_model, fitted, reference, seen_step, visible_loss
-from core.errors import Unsupported
-from datasets.base import LabelledImages
-from defenses._model_perturbation import ModelPerturbation
-from defenses._sum import SummedGradient, remainder
-from defenses.base import AGGREGATE, Gradient, Reading
-from federation.payload import Parameters
-from federation.settings import VICTIM
+from leakboard.attacks.base import Knowledge
+from leakboard.attacks.building_blocks.stripping import Diverged, Received, Stripper, data_free, strip
+from leakboard.attacks.membership.building_blocks.batch import (
+    BatchMembership,
+    Mixture,
+    _by_span,
+    own_loss,
+    record_factors,
+)
+from leakboard.attacks.membership.building_blocks.signals import joined
+from leakboard.attacks.membership.building_blocks.visible import (
+    SeenStep,
+    drawn_model,
+    fitted,
+    reference,
+    seen_step,
+    visible_loss,
+)
+from leakboard.core.errors import Unsupported
+from leakboard.datasets.base import LabelledImages
+from leakboard.defenses.base import AGGREGATE, Gradient, Reading
+from leakboard.defenses.building_blocks.model_perturbation import ModelPerturbation
+from leakboard.defenses.building_blocks.sum import SummedGradient, remainder
+from leakboard.federation.payload import Parameters
+from leakboard.federation.settings import VICTIM
 
 #: the client's gradient of own and auxiliary records must explain this share of a step to be trusted with r as well
 EXPLAINED = 0.5

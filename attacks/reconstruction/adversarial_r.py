@@ -6,10 +6,10 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from attacks.base import Knowledge, ReconstructionAnswer, ReconstructionTask
-from attacks.reconstruction.analytic import Analytic
-from attacks.reconstruction.noise_aware import NoiseAware
-from core.errors import Unsupported
+from leakboard.attacks.base import Knowledge, ReconstructionAnswer, ReconstructionTask
+from leakboard.attacks.reconstruction.analytic import Analytic
+from leakboard.attacks.reconstruction.noise_aware import NoiseAware
+from leakboard.core.errors import Unsupported
 
 
 class AdversarialR(NoiseAware):

@@ -10,7 +10,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from attacks.base import (
+from leakboard.attacks.base import (
     STOPPED,
     Inversion,
     Knowledge,
@@ -19,10 +19,10 @@ from attacks.base import (
     ReconstructionTask,
     gradient_flags,
 )
-from attacks.reconstruction._disaggregation import Factors, factorisations, has_rank, oriented
-from core.errors import Unsupported
-from federation.payload import Parameters
-from federation.task import Task
+from leakboard.attacks.reconstruction.closed_form.disaggregation import Factors, factorisations, has_rank, oriented
+from leakboard.core.errors import Unsupported
+from leakboard.federation.payload import Parameters
+from leakboard.federation.task import Task
 
 #: share of a record's active neurons that its image must really activate
 AGREEMENT = 0.99

@@ -13,8 +13,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from attacks._imitation import Imitation
-from attacks.base import (
+from leakboard.attacks.base import (
     STOPPED,
     GradientMatching,
     Inversion,
@@ -23,6 +22,7 @@ from attacks.base import (
     ReconstructionTask,
     gradient_flags,
 )
+from leakboard.attacks.building_blocks.imitation import Imitation
 
 #: an optimisation is over when starting again from its best point lowers the distance by less than this share
 STALLED = 0.01

@@ -13,7 +13,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from attacks.base import (
+from leakboard.attacks.base import (
     STOPPED,
     GradientMatching,
     Inversion,
@@ -22,15 +22,15 @@ from attacks.base import (
     ReconstructionTask,
     gradient_flags,
 )
-from attacks.reconstruction._generator import (
+from leakboard.attacks.reconstruction.matching.generator import (
     Generator,
     GeneratorSettings,
     on_sphere,
     trained_generator,
     untrained_generator,
 )
-from attacks.reconstruction._labels import labels_of
-from attacks.reconstruction._matching import Matcher, total_variation
+from leakboard.attacks.reconstruction.matching.gradients import Matcher, total_variation
+from leakboard.attacks.reconstruction.matching.labels import labels_of
 
 #: features between z and the image
 LAYERS = 4

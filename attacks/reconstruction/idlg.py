@@ -6,9 +6,9 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from attacks.base import Inversion, Knowledge
-from attacks.reconstruction._labels import labels_of
-from attacks.reconstruction.dlg import Dlg
+from leakboard.attacks.base import Inversion, Knowledge
+from leakboard.attacks.reconstruction.dlg import Dlg
+from leakboard.attacks.reconstruction.matching.labels import labels_of
 
 
 class IDlg(Dlg):

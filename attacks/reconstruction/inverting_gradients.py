@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from pydantic import Field
 
-from attacks.base import (
+from leakboard.attacks.base import (
     STOPPED,
     GradientMatching,
     Knowledge,
@@ -15,9 +15,9 @@ from attacks.base import (
     ReconstructionTask,
     gradient_flags,
 )
-from attacks.reconstruction._descent import Descent
-from attacks.reconstruction._labels import labels_of
-from attacks.reconstruction._matching import Matcher, starting_points
+from leakboard.attacks.reconstruction.matching.descent import Descent
+from leakboard.attacks.reconstruction.matching.gradients import Matcher, starting_points
+from leakboard.attacks.reconstruction.matching.labels import labels_of
 
 
 class InvertingGradients(GradientMatching):

@@ -9,18 +9,18 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from attacks._another import RunsAnother
-from attacks.base import Inversion, Knowledge, ReconstructionAnswer, ReconstructionAttack, ReconstructionTask
-from core.errors import Unsupported
-from defenses._vectors import shaped
-from defenses.base import Gradient
-from defenses.crypto.fixed_point import Integers
-from defenses.crypto.stand_in import to_words
-from defenses.hybridalpha import ELEMENT, HybridAlpha
-from federation.payload import Parameters, Payload
-from federation.settings import VICTIM, Public
-from federation.task import task_of
-from federation.transcript import Observation
+from leakboard.attacks.base import Inversion, Knowledge, ReconstructionAnswer, ReconstructionAttack, ReconstructionTask
+from leakboard.attacks.building_blocks.another import RunsAnother
+from leakboard.core.errors import Unsupported
+from leakboard.defenses.base import Gradient
+from leakboard.defenses.building_blocks.vectors import shaped
+from leakboard.defenses.crypto.fixed_point import Integers
+from leakboard.defenses.crypto.stand_in import to_words
+from leakboard.defenses.hybridalpha import ELEMENT, HybridAlpha
+from leakboard.federation.payload import Parameters, Payload
+from leakboard.federation.settings import VICTIM, Public
+from leakboard.federation.task import task_of
+from leakboard.federation.transcript import Observation
 
 
 def differences(defense: HybridAlpha, observation: Observation, public: Public, client: str) -> Integers:

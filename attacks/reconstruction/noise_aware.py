@@ -10,7 +10,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from attacks.base import (
+from leakboard.attacks.base import (
     NOTHING_TO_IMITATE,
     STOPPED,
     Inversion,
@@ -19,9 +19,11 @@ from attacks.base import (
     ReconstructionTask,
     gradient_flags,
 )
-from attacks.reconstruction._descent import Descent
-from attacks.reconstruction._labels import labels_of
-from attacks.reconstruction._likelihood import (
+from leakboard.attacks.reconstruction.inverting_gradients import InvertingGradients
+from leakboard.attacks.reconstruction.matching.descent import Descent
+from leakboard.attacks.reconstruction.matching.gradients import starting_points
+from leakboard.attacks.reconstruction.matching.labels import labels_of
+from leakboard.attacks.reconstruction.matching.likelihood import (
     ImagePrior,
     Joint,
     Law,
@@ -30,10 +32,8 @@ from attacks.reconstruction._likelihood import (
     law_of,
     references,
 )
-from attacks.reconstruction._matching import starting_points
-from attacks.reconstruction.inverting_gradients import InvertingGradients
-from defenses.base import AGGREGATE, Gradient, Transform
-from federation.settings import VICTIM
+from leakboard.defenses.base import AGGREGATE, Gradient, Transform
+from leakboard.federation.settings import VICTIM
 
 
 class NoiseAware(InvertingGradients):

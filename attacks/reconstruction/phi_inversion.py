@@ -8,18 +8,25 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from attacks.base import STOPPED, Inversion, Knowledge, ReconstructionAnswer, ReconstructionAttack, ReconstructionTask
-from attacks.reconstruction._descent import Best, Descent
-from attacks.reconstruction._matching import Matcher, starting_points
-from attacks.reconstruction._phi_batch import BatchMatcher, Streams
-from attacks.reconstruction._phi_guess import Guesser
-from attacks.reconstruction._phi_layer import has_closed_form, solve
-from attacks.reconstruction._phi_matching import record_problem
-from core.errors import Unsupported
-from defenses._model_perturbation import ModelPerturbation
-from defenses.base import Gradient
-from defenses.perturbation.clean import CleanParts
-from federation.settings import VICTIM
+from leakboard.attacks.base import (
+    STOPPED,
+    Inversion,
+    Knowledge,
+    ReconstructionAnswer,
+    ReconstructionAttack,
+    ReconstructionTask,
+)
+from leakboard.attacks.reconstruction.matching.descent import Best, Descent
+from leakboard.attacks.reconstruction.matching.gradients import Matcher, starting_points
+from leakboard.attacks.reconstruction.perturbation.phi_batch import BatchMatcher, Streams
+from leakboard.attacks.reconstruction.perturbation.phi_guess import Guesser
+from leakboard.attacks.reconstruction.perturbation.phi_layer import has_closed_form, solve
+from leakboard.attacks.reconstruction.perturbation.phi_matching import record_problem
+from leakboard.core.errors import Unsupported
+from leakboard.defenses.base import Gradient
+from leakboard.defenses.building_blocks.model_perturbation import ModelPerturbation
+from leakboard.defenses.perturbation.clean import CleanParts
+from leakboard.federation.settings import VICTIM
 
 
 class PhiInversion(ReconstructionAttack):

@@ -7,8 +7,8 @@ from typing import ClassVar, Literal
 import torch
 from pydantic import Field
 
-from attacks.base import Knowledge, ReconstructionAnswer, ReconstructionAttack, ReconstructionTask
-from core.errors import Unsupported
+from leakboard.attacks.base import Knowledge, ReconstructionAnswer, ReconstructionAttack, ReconstructionTask
+from leakboard.core.errors import Unsupported
 
 
 class Prior(ReconstructionAttack):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from defenses.crypto.integers import integer, inverse, power
+from leakboard.defenses.crypto.integers import integer, inverse, power
 
 # The table is keyed by remainders of group elements, not by the elements: 32 bytes instead of 300. The low bits of an
 # element would not do, nor Python's hash (the remainder by 2^61 - 1): to these, many powers of 2 look alike.

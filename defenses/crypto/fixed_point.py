@@ -35,7 +35,7 @@ class FixedPoint:
         return self.bound / self.offset
 
     def encode(self, values: Floats) -> Integers:
-        """Codes of real values; refuses what is not finite, which belongs out before noise (`defenses.finite`)."""
+        """Codes of real values; refuses what is not finite: replace that before noise (`building_blocks.finite`)."""
         if not np.isfinite(values).all():
             bad = int((~np.isfinite(values)).sum())
             raise ValueError(f"only finite values have codes, replace others before noise; given: {bad} that are not")

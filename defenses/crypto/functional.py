@@ -20,9 +20,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from core.randomness import KEY_BYTES, Stream, derive_key
-from defenses.crypto.discrete_log import discrete_log_of
-from defenses.crypto.integers import FixedBase, from_blob, integer, inverse, power, random_bits
+from leakboard.core.randomness import KEY_BYTES, Stream, derive_key
+from leakboard.defenses.crypto.discrete_log import discrete_log_of
+from leakboard.defenses.crypto.integers import FixedBase, from_blob, integer, inverse, power, random_bits
 
 EXPONENT_BITS = 256  # short exponents: finding one takes 2^128 steps (van Oorschot and Wiener 1996)
 

@@ -10,7 +10,7 @@ from typing import cast
 
 import gmpy2
 
-from core.randomness import Stream
+from leakboard.core.randomness import Stream
 
 
 def integer(value: int) -> int:

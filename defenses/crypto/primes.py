@@ -7,8 +7,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from core.randomness import Stream
-from defenses.crypto.integers import is_prime, random_bits
+from leakboard.core.randomness import Stream
+from leakboard.defenses.crypto.integers import is_prime, random_bits
 
 # GMP runs Baillie-PSW and then `rounds` - 24 rounds of Miller-Rabin: none for the first look, 40 for the last.
 QUICK, THOROUGH = 24, 64

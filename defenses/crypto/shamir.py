@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from core.randomness import Stream
-from defenses.crypto.integers import integer, inverse, random_below
+from leakboard.core.randomness import Stream
+from leakboard.defenses.crypto.integers import integer, inverse, random_below
 
 SECRET_BYTES = 32
 PRIME = 2**257 - 93

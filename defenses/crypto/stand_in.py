@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from core.randomness import Stream, derive_key
-from federation.party import Occasion
+from leakboard.core.randomness import Stream, derive_key
+from leakboard.federation.party import Occasion
 
 Words = NDArray[np.uint64]
 

@@ -24,10 +24,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 
-from core.randomness import Stream
-from defenses.crypto.integers import FixedBase, integer, inverse, power, random_below, random_bits, to_blob
-from defenses.crypto.primes import safe_prime
-from federation.payload import Value
+from leakboard.core.randomness import Stream
+from leakboard.defenses.crypto.integers import FixedBase, integer, inverse, power, random_below, random_bits, to_blob
+from leakboard.defenses.crypto.primes import safe_prime
+from leakboard.federation.payload import Value
 
 LEAST_BITS = 128
 CHALLENGE_BYTES = 16

@@ -8,11 +8,11 @@ from typing import Any, Literal
 import torch
 from pydantic import Field
 
-from core.plugins import Settings
-from defenses.base import Gradient, Transform
-from defenses.noise.calibration import DELTA, composed_epsilon, gaussian_epsilon, gaussian_mu, local_sigma
-from federation.payload import Parameters
-from federation.settings import Public
+from leakboard.core.plugins import Settings
+from leakboard.defenses.base import Gradient, Transform
+from leakboard.defenses.noise.calibration import DELTA, composed_epsilon, gaussian_epsilon, gaussian_mu, local_sigma
+from leakboard.federation.payload import Parameters
+from leakboard.federation.settings import Public
 
 
 def clipping(bound: float) -> Transform:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from core.randomness import Stream
-from defenses.noise.calibration import Edge
+from leakboard.core.randomness import Stream
+from leakboard.defenses.noise.calibration import Edge
 
 
 def choose_neighbours(stream: Stream, own: int, others: Sequence[int], count: int) -> list[int]:

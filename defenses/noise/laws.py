@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaincinv, gammaln, polygamma, psi
 
-from core.randomness import Stream
+from leakboard.core.randomness import Stream
 
 Floats = NDArray[np.float64]
 #: terms of the series for DN*(m); a Gaussian with the exact mean and variance of the rest stands for the others

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from defenses.perturbation.wiring import Weight, Wiring, wiring_of
-from federation.payload import Parameters
+from leakboard.defenses.perturbation.wiring import Weight, Wiring, wiring_of
+from leakboard.federation.payload import Parameters
 
 
 def canonical_form(model: Parameters, network: nn.Module) -> Parameters:

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from defenses.perturbation.server import Secret
-from defenses.perturbation.wiring import Wiring
-from federation.payload import Parameters
+from leakboard.defenses.perturbation.server import Secret
+from leakboard.defenses.perturbation.wiring import Wiring
+from leakboard.federation.payload import Parameters
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from defenses.perturbation.wiring import Wiring, wiring_of
-from federation.example_norms import Network, example_norms
-from federation.payload import Parameters
-from federation.settings import Public
-from federation.task import arrangement, task_of
+from leakboard.defenses.perturbation.wiring import Wiring, wiring_of
+from leakboard.federation.example_norms import Network, example_norms
+from leakboard.federation.payload import Parameters
+from leakboard.federation.settings import Public
+from leakboard.federation.task import arrangement, task_of
 
 
 class ChannelScale(nn.Module):

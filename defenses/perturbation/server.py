@@ -18,10 +18,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from core.randomness import Stream
-from defenses.noise.laws import positive_dn
-from defenses.perturbation.wiring import Weight, Wiring
-from federation.payload import Parameters
+from leakboard.core.randomness import Stream
+from leakboard.defenses.noise.laws import positive_dn
+from leakboard.defenses.perturbation.wiring import Weight, Wiring
+from leakboard.federation.payload import Parameters
 
 #: smallest factor of the official code, which draws U(0, 1] + 1e-5
 FLOOR = 1e-5

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
-from core.errors import Unsupported
-from federation.models.base import Residual
+from leakboard.core.errors import Unsupported
+from leakboard.federation.models.base import Residual
 
 #: layers that keep channels apart and commute with positive scaling of a channel
 CHANNELWISE = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d, nn.Flatten, nn.Identity)

@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 from torch import Tensor, nn
 
-from core.plugins import Plugin
+from leakboard.core.plugins import Plugin
 
 
 class Model(Plugin):

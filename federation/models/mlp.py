@@ -9,8 +9,8 @@ from typing import ClassVar, Literal
 from pydantic import Field
 from torch import nn
 
-from core.errors import UserError
-from federation.models.base import Model
+from leakboard.core.errors import UserError
+from leakboard.federation.models.base import Model
 
 
 class Mlp(Model):

@@ -12,8 +12,8 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from core.errors import UserError
-from federation.models.base import Model
+from leakboard.core.errors import UserError
+from leakboard.federation.models.base import Model
 
 
 class Module(Model):

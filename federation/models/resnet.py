@@ -7,7 +7,7 @@ from typing import ClassVar
 from pydantic import Field
 from torch import nn
 
-from federation.models.base import Model, Residual
+from leakboard.federation.models.base import Model, Residual
 
 
 class ResNet(Model):

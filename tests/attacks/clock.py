@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from attacks.base import Knowledge
+from leakboard.attacks.base import Knowledge
 
 #: deadlines on the clock of `Knowledge.deadline`, which started with the machine
 LONG_AGO, NEVER = 0.0, math.inf

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from attacks.membership import _shadows
+from leakboard.attacks.membership.building_blocks import shadows as _shadows
 
 torch.set_num_threads(1)
 

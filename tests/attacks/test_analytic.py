@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from attacks.base import STOPPED, Inversion, Knowledge, ReconstructionAnswer, ReconstructionTask
-from attacks.reconstruction._disaggregation import factorisations, has_rank
-from attacks.reconstruction.analytic import Analytic
-from core.errors import Unsupported
-from datasets.base import LabelledImages
-from defenses.base import Gradient
-from defenses.fedavg import FedAvg
+from leakboard.attacks.base import STOPPED, Inversion, Knowledge, ReconstructionAnswer, ReconstructionTask
+from leakboard.attacks.reconstruction.analytic import Analytic
+from leakboard.attacks.reconstruction.closed_form.disaggregation import factorisations, has_rank
+from leakboard.core.errors import Unsupported
+from leakboard.datasets.base import LabelledImages
+from leakboard.defenses.base import Gradient
+from leakboard.defenses.fedavg import FedAvg
 from tests.attacks.clock import LONG_AGO, NEVER, time_ends_after
 from tests.contract.worlds import World, make_world
 

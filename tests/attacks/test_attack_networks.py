@@ -9,16 +9,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attacks.base import Knowledge, KnownMembership, MembershipTask
-from attacks.membership._network import _batches
-from attacks.membership._shadows import moments_of
-from attacks.membership._signals import output_errors, outputs_and_features
-from attacks.membership.known_members import KnownMembers
-from attacks.membership.nasr import Nasr, last_layer_gradients, projected
-from attacks.membership.shadow import Shadow
-from core.errors import Unsupported
-from defenses.fedavg import FedAvg
-from federation.task import task_of
+from leakboard.attacks.base import Knowledge, KnownMembership, MembershipTask
+from leakboard.attacks.membership.building_blocks.network import _batches
+from leakboard.attacks.membership.building_blocks.shadows import moments_of
+from leakboard.attacks.membership.building_blocks.signals import output_errors, outputs_and_features
+from leakboard.attacks.membership.known_members import KnownMembers
+from leakboard.attacks.membership.nasr import Nasr, last_layer_gradients, projected
+from leakboard.attacks.membership.shadow import Shadow
+from leakboard.core.errors import Unsupported
+from leakboard.defenses.fedavg import FedAvg
+from leakboard.federation.task import task_of
 from tests.contract.worlds import World, make_world
 
 WORLD = make_world(FedAvg(), model_parameters={"hidden": [8]}, rounds=4)

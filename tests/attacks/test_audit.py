@@ -10,18 +10,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from attacks.audit._evidence import Evidence
-from attacks.audit._worlds import Worlds
-from attacks.audit.likelihood_audit import LikelihoodAudit
-from attacks.base import AuditTask, Knowledge
-from core import registry
-from core.errors import Unsupported
-from core.seeds import digest_of
-from datasets.base import LabelledImages
-from defenses.base import Defense
-from federation.view import parse_threat
-from leaderboard.game import Game, Trials
-from metrics.epsilon_lower import epsilon_lower
+from leakboard.attacks.audit.building_blocks.evidence import Evidence
+from leakboard.attacks.audit.building_blocks.worlds import Worlds
+from leakboard.attacks.audit.likelihood_audit import LikelihoodAudit
+from leakboard.attacks.base import AuditTask, Knowledge
+from leakboard.core import registry
+from leakboard.core.errors import Unsupported
+from leakboard.core.seeds import digest_of
+from leakboard.datasets.base import LabelledImages
+from leakboard.defenses.base import Defense
+from leakboard.federation.view import parse_threat
+from leakboard.leaderboard.cells.audit_game import Game, Trials
+from leakboard.metrics.epsilon_lower import epsilon_lower
 from tests.contract.worlds import World, blobs, make_world
 
 BATCH = 2

@@ -9,16 +9,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from attacks.base import Knowledge, MembershipAnswer, MembershipTask
-from attacks.membership._batch import BatchMembership, Mixture, Sketch
-from attacks.membership._signals import joined
-from attacks.membership.gradient_membership import GradientMembership
-from attacks.membership.phi_membership import PhiMembership
-from core.errors import Unsupported
-from datasets.base import LabelledImages
-from federation.settings import VICTIM, Watch, client_name
-from metrics.asr import asr
-from metrics.auc import auc
+from leakboard.attacks.base import Knowledge, MembershipAnswer, MembershipTask
+from leakboard.attacks.membership.building_blocks.batch import BatchMembership, Mixture, Sketch
+from leakboard.attacks.membership.building_blocks.signals import joined
+from leakboard.attacks.membership.gradient_membership import GradientMembership
+from leakboard.attacks.membership.phi_membership import PhiMembership
+from leakboard.core.errors import Unsupported
+from leakboard.datasets.base import LabelledImages
+from leakboard.federation.settings import VICTIM, Watch, client_name
+from leakboard.metrics.asr import asr
+from leakboard.metrics.auc import auc
 from tests.defenses.makings import Run, create, run
 from tests.defenses.small import SHAPE, batches, small_run
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
-from attacks.base import Inversion, Knowledge, ReconstructionAnswer, ReconstructionTask
-from attacks.reconstruction.dlg import Dlg
-from attacks.reconstruction.idlg import IDlg
-from attacks.reconstruction.prior import Prior
-from defenses.base import Gradient
-from defenses.fedavg import FedAvg
-from metrics.psnr import psnr
+from leakboard.attacks.base import Inversion, Knowledge, ReconstructionAnswer, ReconstructionTask
+from leakboard.attacks.reconstruction.dlg import Dlg
+from leakboard.attacks.reconstruction.idlg import IDlg
+from leakboard.attacks.reconstruction.prior import Prior
+from leakboard.defenses.base import Gradient
+from leakboard.defenses.fedavg import FedAvg
+from leakboard.metrics.psnr import psnr
 from tests.contract.worlds import World, make_world
 
 

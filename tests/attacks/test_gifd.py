@@ -14,16 +14,21 @@ from hypothesis.extra.numpy import arrays
 from scipy.optimize import brentq
 from torch import Tensor
 
-from attacks.base import Inversion, Knowledge, ReconstructionAnswer, ReconstructionTask
-from attacks.reconstruction import _generator
-from attacks.reconstruction._generator import Generator, GeneratorSettings, on_sphere, trained_generator
-from attacks.reconstruction._matching import Matcher
-from attacks.reconstruction.gifd import Gifd, project_l1
-from attacks.reconstruction.prior import Prior
-from core.errors import Unsupported
-from defenses.base import Gradient
-from defenses.fedavg import FedAvg
-from metrics.psnr import psnr
+from leakboard.attacks.base import Inversion, Knowledge, ReconstructionAnswer, ReconstructionTask
+from leakboard.attacks.reconstruction.gifd import Gifd, project_l1
+from leakboard.attacks.reconstruction.matching import generator as _generator
+from leakboard.attacks.reconstruction.matching.generator import (
+    Generator,
+    GeneratorSettings,
+    on_sphere,
+    trained_generator,
+)
+from leakboard.attacks.reconstruction.matching.gradients import Matcher
+from leakboard.attacks.reconstruction.prior import Prior
+from leakboard.core.errors import Unsupported
+from leakboard.defenses.base import Gradient
+from leakboard.defenses.fedavg import FedAvg
+from leakboard.metrics.psnr import psnr
 from tests.attacks.clock import LONG_AGO
 from tests.contract.worlds import World, make_world
 

@@ -11,22 +11,22 @@ import pytest
 import torch
 from pydantic import Field
 
-from attacks.base import Knowledge, MembershipTask, ReconstructionTask
-from attacks.membership._batch import BatchMembership
-from attacks.membership._signals import joined
-from attacks.membership.gradient_membership import GradientMembership
-from attacks.membership.update_inference import UpdateInference
-from attacks.reconstruction.noise_aware import NoiseAware
-from core import registry
-from core.errors import UserError
-from core.registry import ROOT
-from datasets.base import LabelledImages
-from defenses.base import Defense, Gradient, Noise, Transform, even_noise
-from defenses.noise.budget import clipping
-from federation.party import Party
-from federation.payload import Parameters
-from federation.settings import VICTIM, Public, Watch
-from federation.transcript import Observation
+from leakboard.attacks.base import Knowledge, MembershipTask, ReconstructionTask
+from leakboard.attacks.membership.building_blocks.batch import BatchMembership
+from leakboard.attacks.membership.building_blocks.signals import joined
+from leakboard.attacks.membership.gradient_membership import GradientMembership
+from leakboard.attacks.membership.update_inference import UpdateInference
+from leakboard.attacks.reconstruction.noise_aware import NoiseAware
+from leakboard.core import registry
+from leakboard.core.errors import UserError
+from leakboard.core.registry import ROOT
+from leakboard.datasets.base import LabelledImages
+from leakboard.defenses.base import Defense, Gradient, Noise, Transform, even_noise
+from leakboard.defenses.noise.budget import clipping
+from leakboard.federation.party import Party
+from leakboard.federation.payload import Parameters
+from leakboard.federation.settings import VICTIM, Public, Watch
+from leakboard.federation.transcript import Observation
 from tests.defenses.small import CLASSES, SHAPE, batches, small_run
 
 WATCH = Watch(rounds=("first",), targets=2)
@@ -121,7 +121,10 @@ def _guesses(node: ast.AST) -> bool:
     return fields or (owner == "knowledge.defense" and node.attr not in DOCUMENTED)
 
 
-FILES = sorted(str(p.relative_to(ROOT)) for p in (*(ROOT / "attacks").rglob("*.py"), ROOT / "leaderboard" / "game.py"))
+FILES = sorted(
+    str(p.relative_to(ROOT))
+    for p in (*(ROOT / "attacks").rglob("*.py"), ROOT / "leaderboard" / "cells" / "audit_game.py")
+)
 
 
 @pytest.mark.parametrize("path", FILES)
@@ -148,7 +151,7 @@ def test_the_search_finds_a_guess(source: str) -> None:
 
 SLY = '''
 from typing import ClassVar
-from attacks.base import MembershipAttack
+from leakboard.attacks.base import MembershipAttack
 
 class Sly(MembershipAttack):
     """Sly."""

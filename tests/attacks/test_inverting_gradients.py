@@ -9,17 +9,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from attacks.base import Inversion, Knowledge, ReconstructionTask
-from attacks.reconstruction._labels import recover_labels
-from attacks.reconstruction._matching import Matcher, total_variation
-from attacks.reconstruction.inverting_gradients import InvertingGradients
-from attacks.reconstruction.prior import Prior
-from defenses.base import Gradient
-from defenses.fedavg import FedAvg
-from federation.payload import Parameters
-from federation.settings import Public
-from federation.task import task_of
-from metrics.psnr import psnr
+from leakboard.attacks.base import Inversion, Knowledge, ReconstructionTask
+from leakboard.attacks.reconstruction.inverting_gradients import InvertingGradients
+from leakboard.attacks.reconstruction.matching.gradients import Matcher, total_variation
+from leakboard.attacks.reconstruction.matching.labels import recover_labels
+from leakboard.attacks.reconstruction.prior import Prior
+from leakboard.defenses.base import Gradient
+from leakboard.defenses.fedavg import FedAvg
+from leakboard.federation.payload import Parameters
+from leakboard.federation.settings import Public
+from leakboard.federation.task import task_of
+from leakboard.metrics.psnr import psnr
 from tests.attacks.clock import LONG_AGO, NEVER, time_ends_after
 from tests.contract.worlds import World, make_world
 

@@ -12,26 +12,26 @@ import pytest
 import torch
 from torch import Tensor
 
-from attacks.audit._evidence import Evidence
-from attacks.audit._worlds import Worlds
-from attacks.audit.likelihood_audit import LikelihoodAudit
-from attacks.base import AuditTask, Knowledge
-from core import registry
-from core.randomness import Stream, derive_key
-from datasets.base import LabelledImages
-from defenses.base import AGGREGATE, Defense, Gradient, Noise, Transform, even_noise
-from defenses.ldp import Ldp
-from defenses.noise.budget import clipping
-from defenses.noise.calibration import gaussian_epsilon, gaussian_mu, paper_sigmas
-from defenses.noise.laws import positive_dn, signed_dn
-from federation.party import Party
-from federation.payload import Parameters
-from federation.settings import VICTIM, Public
-from federation.task import task_of
-from federation.transcript import Observation
-from federation.view import parse_threat
-from leaderboard.game import Game, Trials, _updates
-from metrics.mu import Estimate, mu_of_game
+from leakboard.attacks.audit.building_blocks.evidence import Evidence
+from leakboard.attacks.audit.building_blocks.worlds import Worlds
+from leakboard.attacks.audit.likelihood_audit import LikelihoodAudit
+from leakboard.attacks.base import AuditTask, Knowledge
+from leakboard.core import registry
+from leakboard.core.randomness import Stream, derive_key
+from leakboard.datasets.base import LabelledImages
+from leakboard.defenses.base import AGGREGATE, Defense, Gradient, Noise, Transform, even_noise
+from leakboard.defenses.ldp import Ldp
+from leakboard.defenses.noise.budget import clipping
+from leakboard.defenses.noise.calibration import gaussian_epsilon, gaussian_mu, paper_sigmas
+from leakboard.defenses.noise.laws import positive_dn, signed_dn
+from leakboard.federation.party import Party
+from leakboard.federation.payload import Parameters
+from leakboard.federation.settings import VICTIM, Public
+from leakboard.federation.task import task_of
+from leakboard.federation.transcript import Observation
+from leakboard.federation.view import parse_threat
+from leakboard.leaderboard.cells.audit_game import Game, Trials, _updates
+from leakboard.metrics.mu import Estimate, mu_of_game
 from tests.contract.worlds import World, make_world
 
 CLIENTS = 5

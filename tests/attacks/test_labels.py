@@ -9,10 +9,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from attacks.reconstruction._labels import _LastLayer, _taken_apart, last_layer, recover_labels
-from datasets.base import LabelledImages
-from defenses.fedavg import FedAvg
-from federation.task import Task, task_of
+from leakboard.attacks.reconstruction.matching.labels import _LastLayer, _taken_apart, last_layer, recover_labels
+from leakboard.datasets.base import LabelledImages
+from leakboard.defenses.fedavg import FedAvg
+from leakboard.federation.task import Task, task_of
 from tests.contract.worlds import World, make_world
 
 

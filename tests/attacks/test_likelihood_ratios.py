@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch import Tensor
 
-from attacks.membership._signals import confidence_logit, log_confidence, probabilities
-from attacks.membership.lira import Lira, law
-from attacks.membership.rmia import Rmia, dominance, log_rise
-from core.errors import UserError
-from core.registry import create
-from defenses.fedavg import FedAvg
-from federation.task import Task, task_of
+from leakboard.attacks.membership.building_blocks.signals import confidence_logit, log_confidence, probabilities
+from leakboard.attacks.membership.lira import Lira, law
+from leakboard.attacks.membership.rmia import Rmia, dominance, log_rise
+from leakboard.core.errors import UserError
+from leakboard.core.registry import create
+from leakboard.defenses.fedavg import FedAvg
+from leakboard.federation.task import Task, task_of
 from tests.contract.worlds import make_world
 
 PUBLIC = make_world(FedAvg(), model_parameters={"hidden": [4]}, rounds=1).outcome.public

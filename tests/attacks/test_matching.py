@@ -9,17 +9,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attacks._imitation import Imitation
-from attacks.base import Inversion
-from attacks.reconstruction import _matching
-from attacks.reconstruction._grouped import can_group, grouped_gradients
-from attacks.reconstruction._matching import Matcher
-from attacks.reconstruction._traced import WARM_UP, recording
-from defenses.base import Gradient
-from defenses.noise.budget import clipping
-from federation.payload import Parameters
-from federation.settings import Public, Training
-from federation.task import Task, task_of
+from leakboard.attacks.base import Inversion
+from leakboard.attacks.building_blocks.imitation import Imitation
+from leakboard.attacks.reconstruction.matching import gradients as _matching
+from leakboard.attacks.reconstruction.matching.gradients import Matcher
+from leakboard.attacks.reconstruction.matching.grouped import can_group, grouped_gradients
+from leakboard.attacks.reconstruction.matching.traced import WARM_UP, recording
+from leakboard.defenses.base import Gradient
+from leakboard.defenses.noise.budget import clipping
+from leakboard.federation.payload import Parameters
+from leakboard.federation.settings import Public, Training
+from leakboard.federation.task import Task, task_of
 
 #: networks that the grouped way takes: plain, biased, residual with strided 1x1 projections, fully connected
 NETWORKS: list[tuple[str, dict[str, object]]] = [

@@ -14,21 +14,21 @@ import pytest
 import torch
 from scipy import stats
 
-from attacks.base import Knowledge, KnownMembership, MembershipAnswer, MembershipAttack, MembershipTask
-from attacks.membership import _shadows
-from attacks.membership._signals import best_threshold, joined
-from attacks.membership.known_members import KnownMembers
-from attacks.membership.lira import Lira
-from attacks.membership.loss_threshold import LossThreshold
-from attacks.membership.modified_entropy import ModifiedEntropy
-from attacks.membership.nasr import Nasr
-from attacks.membership.rmia import Rmia
-from attacks.membership.shadow import Shadow
-from datasets.base import LabelledImages
-from defenses.fedavg import FedAvg
-from leaderboard.statistics import binomial_band
-from metrics.asr import asr
-from metrics.auc import auc
+from leakboard.attacks.base import Knowledge, KnownMembership, MembershipAnswer, MembershipAttack, MembershipTask
+from leakboard.attacks.membership.building_blocks import shadows as _shadows
+from leakboard.attacks.membership.building_blocks.signals import best_threshold, joined
+from leakboard.attacks.membership.known_members import KnownMembers
+from leakboard.attacks.membership.lira import Lira
+from leakboard.attacks.membership.loss_threshold import LossThreshold
+from leakboard.attacks.membership.modified_entropy import ModifiedEntropy
+from leakboard.attacks.membership.nasr import Nasr
+from leakboard.attacks.membership.rmia import Rmia
+from leakboard.attacks.membership.shadow import Shadow
+from leakboard.datasets.base import LabelledImages
+from leakboard.defenses.fedavg import FedAvg
+from leakboard.leaderboard.ranking.intervals import binomial_band
+from leakboard.metrics.asr import asr
+from leakboard.metrics.auc import auc
 from tests.contract.worlds import World, make_world
 
 SEEDS = range(20)

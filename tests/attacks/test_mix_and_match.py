@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from attacks.base import Knowledge, ReconstructionTask
-from attacks.reconstruction.mix_and_match import MixAndMatch, differences, isolated
-from core import registry
-from core.errors import Unsupported, UserError
-from defenses.fedavg import FedAvg
-from defenses.hybridalpha import HybridAlpha
-from federation.settings import SERVER, Watch
-from federation.task import task_of
-from leaderboard.answers import check_answer
-from metrics.psnr import psnr
+from leakboard.attacks.base import Knowledge, ReconstructionTask
+from leakboard.attacks.reconstruction.mix_and_match import MixAndMatch, differences, isolated
+from leakboard.core import registry
+from leakboard.core.errors import Unsupported, UserError
+from leakboard.defenses.fedavg import FedAvg
+from leakboard.defenses.hybridalpha import HybridAlpha
+from leakboard.federation.settings import SERVER, Watch
+from leakboard.federation.task import task_of
+from leakboard.leaderboard.cells.answer import check_answer
+from leakboard.metrics.psnr import psnr
 from tests.contract.worlds import World, make_world
 from tests.defenses.makings import flat
 from tests.defenses.small import quiet, sent_codes, small_run

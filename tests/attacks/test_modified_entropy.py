@@ -9,9 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attacks.membership._shadows import ShadowPool, Signals
-from attacks.membership.modified_entropy import class_thresholds, modified_entropy
-from datasets.base import LabelledImages
+from leakboard.attacks.membership.building_blocks.shadows import ShadowPool, Signals
+from leakboard.attacks.membership.modified_entropy import class_thresholds, modified_entropy
+from leakboard.datasets.base import LabelledImages
 
 
 @given(st.integers(0, 10_000), st.integers(0, 3))

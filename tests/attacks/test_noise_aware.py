@@ -11,19 +11,26 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from attacks.base import NOTHING_TO_IMITATE, Knowledge, ReconstructionAnswer, ReconstructionTask
-from attacks.reconstruction._likelihood import ImagePrior, Law, LikelihoodMatcher, Scales, law_of, references
-from attacks.reconstruction.adversarial_r import AdversarialR
-from attacks.reconstruction.inverting_gradients import InvertingGradients
-from attacks.reconstruction.noise_aware import NoiseAware
-from datasets.base import LabelledImages
-from defenses._model_perturbation import SKEW, unpack_secret
-from defenses.base import AGGREGATE, Defense, Noise
-from defenses.noise.budget import clipping
-from defenses.perturbation.server import skewed
-from federation.payload import Parameters
-from federation.settings import SERVER, VICTIM, Watch, client_name
-from federation.task import task_of
+from leakboard.attacks.base import NOTHING_TO_IMITATE, Knowledge, ReconstructionAnswer, ReconstructionTask
+from leakboard.attacks.reconstruction.adversarial_r import AdversarialR
+from leakboard.attacks.reconstruction.inverting_gradients import InvertingGradients
+from leakboard.attacks.reconstruction.matching.likelihood import (
+    ImagePrior,
+    Law,
+    LikelihoodMatcher,
+    Scales,
+    law_of,
+    references,
+)
+from leakboard.attacks.reconstruction.noise_aware import NoiseAware
+from leakboard.datasets.base import LabelledImages
+from leakboard.defenses.base import AGGREGATE, Defense, Noise
+from leakboard.defenses.building_blocks.model_perturbation import SKEW, unpack_secret
+from leakboard.defenses.noise.budget import clipping
+from leakboard.defenses.perturbation.server import skewed
+from leakboard.federation.payload import Parameters
+from leakboard.federation.settings import SERVER, VICTIM, Watch, client_name
+from leakboard.federation.task import task_of
 from tests.defenses.makings import Run, create, flat, relative, run, true_gradient
 from tests.defenses.small import KEYS, chi_square_fits, is_gaussian, small_run
 

@@ -9,22 +9,22 @@ import pytest
 import torch
 from torch import Tensor
 
-from attacks.base import Knowledge, ReconstructionTask
-from attacks.reconstruction._matching import misfits
-from attacks.reconstruction._phi_batch import Batch, BatchMatcher, Streams, clip_factors
-from attacks.reconstruction._phi_guess import Guesser, label_sums
-from attacks.reconstruction.phi_inversion import PhiInversion
-from core.errors import Unsupported
-from core.seeds import derive_seed
-from datasets.base import LabelledImages
-from datasets.digits import Digits
-from datasets.loading import load_pool
-from defenses._model_perturbation import ModelPerturbation
-from defenses.perturbation.clean import CleanParts
-from federation.payload import Parameters
-from federation.settings import Watch
-from metrics.identified import identified
-from metrics.matching import match
+from leakboard.attacks.base import Knowledge, ReconstructionTask
+from leakboard.attacks.reconstruction.matching.gradients import misfits
+from leakboard.attacks.reconstruction.perturbation.phi_batch import Batch, BatchMatcher, Streams, clip_factors
+from leakboard.attacks.reconstruction.perturbation.phi_guess import Guesser, label_sums
+from leakboard.attacks.reconstruction.phi_inversion import PhiInversion
+from leakboard.core.errors import Unsupported
+from leakboard.core.seeds import derive_seed
+from leakboard.datasets.base import LabelledImages
+from leakboard.datasets.digits import Digits
+from leakboard.datasets.loading import load_pool
+from leakboard.defenses.building_blocks.model_perturbation import ModelPerturbation
+from leakboard.defenses.perturbation.clean import CleanParts
+from leakboard.federation.payload import Parameters
+from leakboard.federation.settings import Watch
+from leakboard.metrics.identified import identified
+from leakboard.metrics.matching import match
 from tests.defenses.makings import Run, create, run
 
 #: a seed that no suite uses

@@ -8,20 +8,20 @@ from typing import Any
 import pytest
 import torch
 
-from attacks.base import STOPPED, Knowledge, ReconstructionAnswer, ReconstructionTask
-from attacks.reconstruction._phi_layer import Found, solve
-from attacks.reconstruction._psi import by_auxiliary, features_of, settle
-from attacks.reconstruction.inverting_gradients import InvertingGradients
-from attacks.reconstruction.phi_inversion import PhiInversion
-from core.errors import Unsupported
-from core.seeds import derive_seed
-from datasets.base import LabelledImages
-from datasets.digits import Digits
-from datasets.loading import load_pool
-from defenses._model_perturbation import ModelPerturbation
-from defenses.perturbation.clean import CleanParts
-from federation.settings import SERVER, Watch
-from metrics.psnr import psnr
+from leakboard.attacks.base import STOPPED, Knowledge, ReconstructionAnswer, ReconstructionTask
+from leakboard.attacks.reconstruction.inverting_gradients import InvertingGradients
+from leakboard.attacks.reconstruction.perturbation.phi_layer import Found, solve
+from leakboard.attacks.reconstruction.perturbation.psi import by_auxiliary, features_of, settle
+from leakboard.attacks.reconstruction.phi_inversion import PhiInversion
+from leakboard.core.errors import Unsupported
+from leakboard.core.seeds import derive_seed
+from leakboard.datasets.base import LabelledImages
+from leakboard.datasets.digits import Digits
+from leakboard.datasets.loading import load_pool
+from leakboard.defenses.building_blocks.model_perturbation import ModelPerturbation
+from leakboard.defenses.perturbation.clean import CleanParts
+from leakboard.federation.settings import SERVER, Watch
+from leakboard.metrics.psnr import psnr
 from tests.attacks.clock import LONG_AGO
 from tests.defenses.makings import Run, create, run
 

@@ -10,25 +10,25 @@ import pytest
 import torch
 from torch import Tensor
 
-from attacks.base import AuditAnswer, AuditAttack, AuditTask, Knowledge
-from datasets.base import LabelledImages
-from defenses._clipped import Clipped
-from defenses.base import Defense
-from defenses.crypto.fixed_point import FixedPoint, Floats, Integers
-from defenses.hybridalpha import HybridAlpha
-from defenses.ldp import Ldp
-from defenses.mp_dp_plus import MpDpPlus
-from defenses.perturbation.client import part_norms, train
-from defenses.tp_smc import TpSmc
-from federation.example_norms import loss_norms
-from federation.party import Party
-from federation.payload import Parameters
-from federation.settings import SERVER, VICTIM, Public, client_name
-from federation.task import task_of
-from federation.view import parse_threat
-from leaderboard.game import Game, Trials
-from leaderboard.statistics import rate_difference
-from metrics.epsilon_lower import epsilon_lower
+from leakboard.attacks.base import AuditAnswer, AuditAttack, AuditTask, Knowledge
+from leakboard.datasets.base import LabelledImages
+from leakboard.defenses.base import Defense
+from leakboard.defenses.building_blocks.clipped import Clipped
+from leakboard.defenses.crypto.fixed_point import FixedPoint, Floats, Integers
+from leakboard.defenses.hybridalpha import HybridAlpha
+from leakboard.defenses.ldp import Ldp
+from leakboard.defenses.mp_dp_plus import MpDpPlus
+from leakboard.defenses.perturbation.client import part_norms, train
+from leakboard.defenses.tp_smc import TpSmc
+from leakboard.federation.example_norms import loss_norms
+from leakboard.federation.party import Party
+from leakboard.federation.payload import Parameters
+from leakboard.federation.settings import SERVER, VICTIM, Public, client_name
+from leakboard.federation.task import task_of
+from leakboard.federation.view import parse_threat
+from leakboard.leaderboard.cells.audit_game import Game, Trials
+from leakboard.leaderboard.ranking.intervals import rate_difference
+from leakboard.metrics.epsilon_lower import epsilon_lower
 from tests.contract.poison import overflowing, poisoned
 from tests.defenses.makings import images_of, public_of
 from tests.defenses.small import CLASSES, KEYS, SHAPE

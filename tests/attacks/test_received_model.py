@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from attacks.base import ExtractionTask, Knowledge
-from attacks.extraction.received_model import ReceivedModel
-from core.errors import Unsupported
-from defenses.fedavg import FedAvg
-from federation.rounds import Outcome
-from federation.settings import Public
-from federation.view import make_view, parse_threat
+from leakboard.attacks.base import ExtractionTask, Knowledge
+from leakboard.attacks.extraction.received_model import ReceivedModel
+from leakboard.core.errors import Unsupported
+from leakboard.defenses.fedavg import FedAvg
+from leakboard.federation.rounds import Outcome
+from leakboard.federation.settings import Public
+from leakboard.federation.view import make_view, parse_threat
 from tests.federation.makings import images, public_of, run, shards_of, watch_of
 
 

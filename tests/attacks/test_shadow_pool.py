@@ -18,19 +18,26 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from attacks.base import Knowledge, final_model
-from attacks.membership import _shadows
-from attacks.membership._calibration import threshold
-from attacks.membership._shadows import ShadowPool, Signals, moments_of, read_signals, shadow_pool, train_shadows
-from core.errors import Unsupported
-from core.files import locked
-from core.registry import ROOT
-from datasets.base import LabelledImages
-from defenses.base import Defense
-from defenses.cdp import Cdp
-from defenses.fedavg import FedAvg
-from federation.settings import Public
-from federation.shadow import train_shadow
+from leakboard.attacks.base import Knowledge, final_model
+from leakboard.attacks.membership.building_blocks import shadows as _shadows
+from leakboard.attacks.membership.building_blocks.calibration import threshold
+from leakboard.attacks.membership.building_blocks.shadows import (
+    ShadowPool,
+    Signals,
+    moments_of,
+    read_signals,
+    shadow_pool,
+    train_shadows,
+)
+from leakboard.core.errors import Unsupported
+from leakboard.core.files import locked
+from leakboard.core.registry import ROOT
+from leakboard.datasets.base import LabelledImages
+from leakboard.defenses.base import Defense
+from leakboard.defenses.cdp import Cdp
+from leakboard.defenses.fedavg import FedAvg
+from leakboard.federation.settings import Public
+from leakboard.federation.shadow import train_shadow
 from tests.attacks.clock import LONG_AGO
 from tests.contract.worlds import World, defenses, make_world, title
 from tests.federation.cheating_defense import Planted, Raising
@@ -155,7 +162,7 @@ import sys, time
 from pathlib import Path
 from dataclasses import replace
 from tests.attacks.test_shadow_pool import WORLD, knowledge
-from attacks.membership._shadows import shadow_pool
+from leakboard.attacks.membership.building_blocks.shadows import shadow_pool
 
 def progress(line):
     print(line, flush=True)
@@ -205,7 +212,7 @@ def test_a_model_that_another_process_is_training_is_left_to_it(
             shutil.copy(done, mine / done.name)
             other.close()
 
-        monkeypatch.setattr("attacks.membership._shadows.time.sleep", finished)
+        monkeypatch.setattr("leakboard.attacks.membership.building_blocks.shadows.time.sleep", finished)
         after = shadow_pool(known, WORLD.unseen, 4, online=False)
     assert len(trainings) == 4 + 3
     assert torch.equal(before.member, after.member)
@@ -269,7 +276,7 @@ def test_a_model_that_another_process_trains_is_not_waited_for_beyond_the_time(
     (missing,) = tmp_path.glob("*/3.safetensors")
     missing.unlink()
     waited: list[float] = []  # the time ends while the busy model is waited for
-    monkeypatch.setattr("attacks.membership._shadows.time.sleep", waited.append)
+    monkeypatch.setattr("leakboard.attacks.membership.building_blocks.shadows.time.sleep", waited.append)
     monkeypatch.setattr(Knowledge, "time_left", lambda self: -1.0 if waited else math.inf)
     with locked(missing.with_suffix(".lock")) as mine:
         assert mine

@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attacks import _stripping
-from attacks._stripping import (
+from leakboard.attacks.base import ExtractionTask, Knowledge, MembershipTask
+from leakboard.attacks.building_blocks import stripping as _stripping
+from leakboard.attacks.building_blocks.stripping import (
     Outputs,
     Received,
     StrippedKnowledge,
@@ -26,24 +27,23 @@ from attacks._stripping import (
     strip,
     update_between,
 )
-from attacks.base import ExtractionTask, Knowledge, MembershipTask
-from attacks.extraction.stripped_model import StrippedModel
-from attacks.membership import _shadows
-from attacks.membership._signals import joined
-from attacks.membership.loss_threshold import LossThreshold
-from attacks.membership.strip_membership import StripMembership
-from core import registry
-from core.errors import Unsupported, UserError
-from defenses._model_perturbation import ModelPerturbation
-from defenses.base import Defense
-from defenses.fedavg import FedAvg
-from defenses.perturbation.canonical import canonical_form
-from defenses.perturbation.client import Expanded, expanded_of
-from federation.party import Occasion, Party
-from federation.payload import Parameters
-from federation.settings import SERVER, Public
-from federation.task import task_of
-from metrics.auc import auc
+from leakboard.attacks.extraction.stripped_model import StrippedModel
+from leakboard.attacks.membership.building_blocks import shadows as _shadows
+from leakboard.attacks.membership.building_blocks.signals import joined
+from leakboard.attacks.membership.loss_threshold import LossThreshold
+from leakboard.attacks.membership.strip_membership import StripMembership
+from leakboard.core import registry
+from leakboard.core.errors import Unsupported, UserError
+from leakboard.defenses.base import Defense
+from leakboard.defenses.building_blocks.model_perturbation import ModelPerturbation
+from leakboard.defenses.fedavg import FedAvg
+from leakboard.defenses.perturbation.canonical import canonical_form
+from leakboard.defenses.perturbation.client import Expanded, expanded_of
+from leakboard.federation.party import Occasion, Party
+from leakboard.federation.payload import Parameters
+from leakboard.federation.settings import SERVER, Public
+from leakboard.federation.task import task_of
+from leakboard.metrics.auc import auc
 from tests.contract.worlds import World, make_world
 from tests.defenses.makings import hidden_of, images_of, public_of, relative, secret_for, weights_of
 

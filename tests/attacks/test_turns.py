@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from attacks.membership._shadows import ShadowPool, Signals
-from attacks.membership._turns import first_models, turns
-from attacks.membership.lira import Lira
-from datasets.base import LabelledImages
-from defenses.fedavg import FedAvg
-from federation.task import task_of
-from metrics.auc import auc
+from leakboard.attacks.membership.building_blocks.shadows import ShadowPool, Signals
+from leakboard.attacks.membership.building_blocks.turns import first_models, turns
+from leakboard.attacks.membership.lira import Lira
+from leakboard.datasets.base import LabelledImages
+from leakboard.defenses.fedavg import FedAvg
+from leakboard.federation.task import task_of
+from leakboard.metrics.auc import auc
 from tests.contract.worlds import make_world
 
 MODELS, RECORDS, CLASSES = 6, 40, 10

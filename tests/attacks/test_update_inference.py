@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from attacks._stripping import Stripper, data_free, strip
-from attacks.base import Knowledge, MembershipAnswer, MembershipTask
-from attacks.membership._signals import joined
-from attacks.membership._visible import (
+from leakboard.attacks.base import Knowledge, MembershipAnswer, MembershipTask
+from leakboard.attacks.building_blocks.stripping import Stripper, data_free, strip
+from leakboard.attacks.membership.building_blocks.signals import joined
+from leakboard.attacks.membership.building_blocks.visible import (
     Reference,
     SeenStep,
     first_scales,
@@ -23,16 +23,16 @@ from attacks.membership._visible import (
     seen_step,
     visible_loss,
 )
-from attacks.membership.update_inference import InferredMean, UpdateInference
-from core.errors import Unsupported
-from datasets.base import LabelledImages
-from defenses._model_perturbation import ModelPerturbation
-from defenses.perturbation.canonical import canonical_form
-from federation.payload import Parameters
-from federation.settings import SERVER, VICTIM, Dropout, Watch, client_name
-from federation.task import task_of
-from metrics.asr import asr
-from metrics.auc import auc
+from leakboard.attacks.membership.update_inference import InferredMean, UpdateInference
+from leakboard.core.errors import Unsupported
+from leakboard.datasets.base import LabelledImages
+from leakboard.defenses.building_blocks.model_perturbation import ModelPerturbation
+from leakboard.defenses.perturbation.canonical import canonical_form
+from leakboard.federation.payload import Parameters
+from leakboard.federation.settings import SERVER, VICTIM, Dropout, Watch, client_name
+from leakboard.federation.task import task_of
+from leakboard.metrics.asr import asr
+from leakboard.metrics.auc import auc
 from tests.defenses.makings import Run, create, flat, relative, run
 from tests.defenses.small import batches, small_run
 

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks import __main__ as bench
 from benchmarks._ratio import NOT_INSTALLED, PEERS, add_parts, line
-from core.registry import ROOT
+from leakboard.core.registry import ROOT
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from typing import ClassVar
 
 import torch
 
-from defenses.base import Defense
-from federation.party import Party
+from leakboard.defenses.base import Defense
+from leakboard.federation.party import Party
 
 _smuggled: dict[str, torch.Tensor] = {}
 

@@ -7,12 +7,12 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from datasets.base import LabelledImages
-from defenses.base import Defense
-from federation.party import Party
-from federation.payload import Parameters
-from federation.settings import Public
-from federation.task import task_of
+from leakboard.datasets.base import LabelledImages
+from leakboard.defenses.base import Defense
+from leakboard.federation.party import Party
+from leakboard.federation.payload import Parameters
+from leakboard.federation.settings import Public
+from leakboard.federation.task import task_of
 
 #: the square of it is beyond float32
 HUGE = 1e30

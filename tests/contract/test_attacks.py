@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from attacks.base import (
+from leakboard.attacks.base import (
     STOPPED,
     Attack,
     AuditAttack,
@@ -24,13 +24,13 @@ from attacks.base import (
     ReconstructionAttack,
     ReconstructionTask,
 )
-from core import registry
-from core.errors import Unsupported
-from core.seeds import digest_of
-from defenses._sum import SummedCodes
-from defenses.base import Defense
-from federation.view import THREATS
-from leaderboard.answers import check_answer
+from leakboard.core import registry
+from leakboard.core.errors import Unsupported
+from leakboard.core.seeds import digest_of
+from leakboard.defenses.base import Defense
+from leakboard.defenses.building_blocks.sum import SummedCodes
+from leakboard.federation.view import THREATS
+from leakboard.leaderboard.cells.answer import check_answer
 from tests.attacks.clock import LONG_AGO
 from tests.contract.worlds import World, attack_names, blobs, make_world, plugins
 

@@ -10,12 +10,12 @@ from functools import partial
 import pytest
 import torch
 
-from core import registry
-from defenses.base import Defense
-from federation.payload import raw_bytes
-from federation.replay import covert_channels
-from federation.rounds import Outcome
-from federation.settings import SERVER
+from leakboard.core import registry
+from leakboard.defenses.base import Defense
+from leakboard.federation.payload import raw_bytes
+from leakboard.federation.replay import covert_channels
+from leakboard.federation.rounds import Outcome
+from leakboard.federation.settings import SERVER
 from tests.contract.cheats import SmugglesGradients, SmugglesImages
 from tests.contract.worlds import THREATS, World, defenses, holds, make_world, title
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from federation.task import task_of
+from leakboard.federation.task import task_of
 from tests.contract.worlds import World, defense_names, defenses, make_world, title
 
 

@@ -12,12 +12,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from datasets.base import LabelledImages
-from federation.payload import Parameters, Payload
-from federation.rounds import Federation, Outcome
-from federation.settings import Public, Watch
-from federation.task import task_of
-from federation.view import make_view, parse_threat
+from leakboard.datasets.base import LabelledImages
+from leakboard.federation.payload import Parameters, Payload
+from leakboard.federation.rounds import Federation, Outcome
+from leakboard.federation.settings import Public, Watch
+from leakboard.federation.task import task_of
+from leakboard.federation.view import make_view, parse_threat
 from tests.contract.poison import HUGE, overflowing, poisoned
 from tests.contract.worlds import World, defenses, make_world, title
 

@@ -9,16 +9,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from core import registry
-from core.seeds import derive_seed
-from datasets.base import ImagePool, LabelledImages
-from datasets.digits import Digits
-from datasets.loading import load_pool
-from defenses.base import Defense
-from federation.payload import leaves, raw_bytes
-from federation.rounds import Federation, Outcome
-from federation.settings import Public, Training, Watch, client_name
-from federation.view import View, make_view, parse_threat
+from leakboard.core import registry
+from leakboard.core.seeds import derive_seed
+from leakboard.datasets.base import ImagePool, LabelledImages
+from leakboard.datasets.digits import Digits
+from leakboard.datasets.loading import load_pool
+from leakboard.defenses.base import Defense
+from leakboard.federation.payload import leaves, raw_bytes
+from leakboard.federation.rounds import Federation, Outcome
+from leakboard.federation.settings import Public, Training, Watch, client_name
+from leakboard.federation.view import View, make_view, parse_threat
 
 #: `run_benchmark.py check FILE.py` runs these tests on the plugins of that file alone
 CHECKED = os.environ.get("LEAKBOARD_CHECK", "")

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.errors import UserError, nearest, unknown_name
+from leakboard.core.errors import UserError, nearest, unknown_name
 
 NAMES = ["fedavg", "mp-dp", "secagg", "inverting-gradients"]
 

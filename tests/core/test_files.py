@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from core.files import locked, sweep, whole_folder, write_bytes, write_text
+from leakboard.core.files import locked, sweep, whole_folder, write_bytes, write_text
 
 
 def names(folder: Path) -> list[str]:

@@ -5,8 +5,8 @@ from typing import ClassVar, Literal
 import pytest
 from pydantic import Field, ValidationError
 
-from core.errors import UserError
-from core.plugins import Plugin, Settings, is_plugin
+from leakboard.core.errors import UserError
+from leakboard.core.plugins import Plugin, Settings, is_plugin
 
 
 class Base(Plugin):

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from core.randomness import KEY_BYTES, Stream, derive_key, run_secret
+from leakboard.core.randomness import KEY_BYTES, Stream, derive_key, run_secret
 
 FALSE_ALARM = 1e-3
 KEY = bytes(range(32))

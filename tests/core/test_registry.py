@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from core import registry
-from core.errors import UserError
-from leaderboard.cli import main
+from leakboard.core import registry
+from leakboard.core.errors import UserError
+from leakboard.leaderboard.cli.main import main
 from tests.core.helpers import in_fresh_process
 
 PLUGIN = '''
 from typing import ClassVar
-from core.plugins import Plugin
+from leakboard.core.plugins import Plugin
 
 class {cls}(Plugin):
     """{cls} of the test."""
@@ -47,7 +47,13 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     shutil.copytree(registry.ROOT / "core", root / "core", ignore=shutil.ignore_patterns("__pycache__"))
     write_plugin(root / "defenses" / "first.py", "first")
     write_plugin(root / "attacks" / "audit" / "second.py", "second", "attack")
+    package = root / "src" / "leakboard"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    for folder in ("core", "defenses", "attacks"):
+        (package / folder).symlink_to(root / folder)
     monkeypatch.setattr(registry, "ROOT", root)
+    monkeypatch.setattr(registry, "IMPORT_ROOT", root / "src")
     monkeypatch.setattr(registry, "INDEX_FILE", root / ".cache" / "plugins.json")
     monkeypatch.setattr(registry, "_loaded_files", {})
     registry.builtin_index.cache_clear()
@@ -115,28 +121,28 @@ def test_listing_imports_no_torch_and_loading_imports_one_plugin() -> None:
     registry.builtin_index()  # the kept index holds
     # execute
     seen: dict[str, Any] = in_fresh_process(
-        "import sys, json; from core import registry\n"
+        "import sys, json; from leakboard.core import registry\n"
         "listed = sorted(registry.entries('attack')); early = sorted(sys.modules)\n"
         "registry.load('attack', 'prior'); registry.load('defense', 'fedavg')\n"
         "print(json.dumps({'listed': listed, 'early': early, 'late': sorted(sys.modules)}))"
     )
     # assert
     assert "prior" in seen["listed"]
-    assert not {"torch", "numpy", "attacks", "defenses"} & set(seen["early"])
-    plugin_modules = {".".join(p.relative_to(registry.ROOT).with_suffix("").parts) for p in registry.plugin_files()}
+    assert not {"torch", "numpy", "leakboard.attacks", "leakboard.defenses"} & set(seen["early"])
+    plugin_modules = {registry.module_name(p) for p in registry.plugin_files()}
     bases = {name for name in plugin_modules if name.endswith((".base", "__init__"))}
     loaded = (plugin_modules - bases) & set(seen["late"])
-    entry = registry.find("attack", "prior")["file"].removesuffix(".py").replace("/", ".")
-    assert loaded & {m for m in plugin_modules if m.startswith(("attacks.", "defenses."))} == {
+    entry = registry.module_name(registry.ROOT / registry.find("attack", "prior")["file"])
+    assert loaded & {m for m in plugin_modules if m.startswith(("leakboard.attacks.", "leakboard.defenses."))} == {
         entry,
-        "defenses.fedavg",
+        "leakboard.defenses.fedavg",
     }
-    assert not {m for m in loaded if m.startswith(("metrics.", "datasets.")) and registered(m)}
+    assert not {m for m in loaded if m.startswith(("leakboard.metrics.", "leakboard.datasets.")) and registered(m)}
 
 
 def registered(module: str) -> bool:
     """Whether a module holds a plugin."""
-    file = module.replace(".", "/") + ".py"
+    file = module.removeprefix("leakboard.").replace(".", "/") + ".py"
     return any(entry["file"] == file for entry in registry.builtin_index())
 
 
@@ -175,12 +181,14 @@ def test_the_same_size_at_another_time_is_noticed(checkout: Path) -> None:
 def test_a_changed_helper_from_which_a_plugin_inherits_is_noticed(checkout: Path) -> None:
     # prepare
     helper = checkout / "defenses" / "_shared.py"
-    helper.write_text("from core.plugins import Plugin\nclass Shared(Plugin):\n    old: int = 1\n")
-    heir = "from defenses._shared import Shared\nclass Heir(Shared):\n    kind = 'defense'\n    name = 'heir'\n"
+    helper.write_text("from leakboard.core.plugins import Plugin\nclass Shared(Plugin):\n    old: int = 1\n")
+    heir = (
+        "from leakboard.defenses._shared import Shared\nclass Heir(Shared):\n    kind = 'defense'\n    name = 'heir'\n"
+    )
     (checkout / "defenses" / "heir.py").write_text(
         heir.replace("kind =", "kind: ClassVar[str] =")
         .replace("name =", "name: ClassVar[str] =")
-        .replace("from defenses", "from typing import ClassVar\nfrom defenses", 1)
+        .replace("from leakboard", "from typing import ClassVar\nfrom leakboard", 1)
     )
     known()
     assert list(registry.find("defense", "heir")["parameters"]) == ["old"]
@@ -262,7 +270,7 @@ def test_an_outside_plugin_is_loaded_and_listed(tmp_path: Path) -> None:
         ("def (", "does not import: SyntaxError"),
         ("1 / 0", "does not import: ZeroDivisionError: division by zero."),
         ("x = 1", "defines no plugin: a class that sets `name`, derived from Defense or Attack."),
-        ("from defenses.fedavg import FedAvg", "defines no plugin"),
+        ("from leakboard.defenses.fedavg import FedAvg", "defines no plugin"),
     ],
 )
 def test_an_outside_file_that_is_no_plugin_is_one_sentence(tmp_path: Path, content: str, message: str) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.seeds import Name, derive_seed, digest_of, natural_order
+from leakboard.core.seeds import Name, derive_seed, digest_of, natural_order
 from tests.core.helpers import in_fresh_process
 
 NAMES = st.one_of(st.text(max_size=5), st.integers(), st.booleans(), st.none(), st.floats(allow_nan=False, width=32))
@@ -24,7 +24,7 @@ def test_the_canonical_form_is_compact_ascii_json() -> None:
 
 
 def test_another_process_derives_the_same() -> None:
-    code = "from core.seeds import derive_seed; print(derive_seed(7, 'batches', 'client:0', 3))"
+    code = "from leakboard.core.seeds import derive_seed; print(derive_seed(7, 'batches', 'client:0', 3))"
     assert in_fresh_process(code) == derive_seed(7, "batches", "client:0", 3)
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from core import vision
+from leakboard.core import vision
 from tests.core.helpers import in_fresh_process
 
 
@@ -22,7 +22,7 @@ def test_where_torchvision_loads_by_itself_nothing_is_defined() -> None:
     found = in_fresh_process(
         "import sys, json, types\n"
         "fake = sys.modules['torchvision'] = types.ModuleType('torchvision')\n"
-        "from core import vision\n"
+        "from leakboard.core import vision\n"
         "import torch\n"
         "same = vision.torchvision() is fake\n"
         "print(json.dumps([same, vision._library is None, hasattr(torch.ops.torchvision, 'nms')]))"
@@ -34,7 +34,7 @@ def test_another_failure_of_torchvision_is_not_swallowed(monkeypatch: pytest.Mon
     def fail(name: str) -> None:
         raise RuntimeError("out of luck")
 
-    monkeypatch.setattr("core.vision.importlib.import_module", fail)
+    monkeypatch.setattr("leakboard.core.vision.importlib.import_module", fail)
     vision.torchvision.cache_clear()
     with pytest.raises(RuntimeError, match="out of luck"):
         vision.torchvision()

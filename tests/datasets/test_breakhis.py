@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from core.errors import UserError
-from datasets.breakhis import BreakHis
-from datasets.splits import make_splits
+from leakboard.core.errors import UserError
+from leakboard.datasets.breakhis import BreakHis
+from leakboard.datasets.splits import make_splits
 
 KINDS = {"A": "adenosis", "DC": "ductal_carcinoma", "LC": "lobular_carcinoma"}
 

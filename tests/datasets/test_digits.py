@@ -4,7 +4,7 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from datasets.digits import Digits
+from leakboard.datasets.digits import Digits
 
 
 def test_shapes_and_labels() -> None:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from core.errors import UserError
-from datasets.folder import Folder
+from leakboard.core.errors import UserError
+from leakboard.datasets.folder import Folder
 
 
 def save(path: Path, colour: tuple[int, int, int], size: tuple[int, int] = (40, 30)) -> None:
@@ -92,7 +92,7 @@ def test_sixteen_bits_are_refused(tmp_path: Path) -> None:
 
 def test_too_much_to_decode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save(tmp_path / "a" / "1.png", (0, 0, 0))
-    monkeypatch.setattr("datasets._images.MAX_BYTES", 1000)
+    monkeypatch.setattr("leakboard.datasets.building_blocks.images.MAX_BYTES", 1000)
     with pytest.raises(UserError, match="choose a smaller `size`"):
         read(tmp_path)
 

@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
-from core.errors import UserError
-from datasets.base import Dataset, ImagePool
-from datasets.loading import load_pool
+from leakboard.core.errors import UserError
+from leakboard.datasets.base import Dataset, ImagePool
+from leakboard.datasets.loading import load_pool
 
 CLASSES = 4
 

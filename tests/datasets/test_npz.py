@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from core.errors import UserError
-from datasets.base import ImagePool
-from datasets.npz import Npz
+from leakboard.core.errors import UserError
+from leakboard.datasets.base import ImagePool
+from leakboard.datasets.npz import Npz
 
 LABELS = np.array([0, 1, 2, 0, 1, 2])
 RGB = np.random.default_rng(0).integers(0, 256, (6, 16, 16, 3), dtype=np.uint8)
@@ -190,9 +190,9 @@ def test_zip_bombs_are_refused_by_their_header(tmp_path: Path, monkeypatch: pyte
 
 def test_the_limit_is_for_all_arrays_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write(tmp_path, images=RGB, labels=LABELS)
-    monkeypatch.setattr("datasets._npz_reader.MAX_BYTES", RGB.nbytes + LABELS.nbytes)
+    monkeypatch.setattr("leakboard.datasets.building_blocks.npz_reader.MAX_BYTES", RGB.nbytes + LABELS.nbytes)
     assert len(read(file).labels) == 6
-    monkeypatch.setattr("datasets._npz_reader.MAX_BYTES", RGB.nbytes + LABELS.nbytes - 1)
+    monkeypatch.setattr("leakboard.datasets.building_blocks.npz_reader.MAX_BYTES", RGB.nbytes + LABELS.nbytes - 1)
     with pytest.raises(UserError, match="The array 'labels'"):
         read(file)
 

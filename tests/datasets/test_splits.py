@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from core.errors import UserError
-from datasets.base import ImagePool
-from datasets.splits import Splits, make_splits
+from leakboard.core.errors import UserError
+from leakboard.datasets.base import ImagePool
+from leakboard.datasets.splits import Splits, make_splits
 
 Partition = Literal["iid", "dirichlet"]
 SHARES = {"members": 0.4, "non_members": 0.2, "auxiliary": 0.4}

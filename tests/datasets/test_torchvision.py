@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import torch
 
-from core.errors import UserError
-from core.vision import torchvision_datasets
-from datasets._torchvision import TorchvisionDataset, data_root
-from datasets.cifar10 import Cifar10
-from datasets.cifar100 import Cifar100
-from datasets.fashion_mnist import FashionMnist
+from leakboard.core.errors import UserError
+from leakboard.core.vision import torchvision_datasets
+from leakboard.datasets.building_blocks.torchvision import TorchvisionDataset, data_root
+from leakboard.datasets.cifar10 import Cifar10
+from leakboard.datasets.cifar100 import Cifar100
+from leakboard.datasets.fashion_mnist import FashionMnist
 
 ALL = [Cifar10, Cifar100, FashionMnist]
 

@@ -9,22 +9,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from core import registry
-from core.randomness import Stream, derive_key
-from core.seeds import derive_seed
-from datasets.base import LabelledImages
-from datasets.digits import Digits
-from datasets.loading import load_pool
-from defenses.base import Defense
-from defenses.perturbation.client import Expanded
-from defenses.perturbation.server import Secret, draw_secret, perturb
-from federation.party import Occasion
-from federation.payload import Parameters, Payload
-from federation.rounds import Federation, Outcome
-from federation.settings import Public, Training, Watch, client_name
-from federation.task import task_of
-from federation.transcript import Observation
-from federation.view import View, make_view, parse_threat
+from leakboard.core import registry
+from leakboard.core.randomness import Stream, derive_key
+from leakboard.core.seeds import derive_seed
+from leakboard.datasets.base import LabelledImages
+from leakboard.datasets.digits import Digits
+from leakboard.datasets.loading import load_pool
+from leakboard.defenses.base import Defense
+from leakboard.defenses.perturbation.client import Expanded
+from leakboard.defenses.perturbation.server import Secret, draw_secret, perturb
+from leakboard.federation.party import Occasion
+from leakboard.federation.payload import Parameters, Payload
+from leakboard.federation.rounds import Federation, Outcome
+from leakboard.federation.settings import Public, Training, Watch, client_name
+from leakboard.federation.task import task_of
+from leakboard.federation.transcript import Observation
+from leakboard.federation.view import View, make_view, parse_threat
 
 torch.set_num_threads(1)  # the machine's cores are shared
 

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from federation.models.base import Residual
+from leakboard.federation.models.base import Residual
 
 Shape = tuple[int, int, int]
 

@@ -9,17 +9,17 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from core import registry
-from datasets.base import LabelledImages
-from defenses._model_perturbation import unpack_secret
-from defenses._perturbed_parts import PerturbedParts
-from defenses._sum import SummedCodes, SummedGradient
-from defenses.base import Defense
-from defenses.crypto.fixed_point import Integers
-from federation.party import Occasion, Party
-from federation.rounds import Federation
-from federation.settings import SERVER, Watch, client_name
-from federation.transcript import Observation
+from leakboard.core import registry
+from leakboard.datasets.base import LabelledImages
+from leakboard.defenses.base import Defense
+from leakboard.defenses.building_blocks.model_perturbation import unpack_secret
+from leakboard.defenses.building_blocks.perturbed_parts import PerturbedParts
+from leakboard.defenses.building_blocks.sum import SummedCodes, SummedGradient
+from leakboard.defenses.crypto.fixed_point import Integers
+from leakboard.federation.party import Occasion, Party
+from leakboard.federation.rounds import Federation
+from leakboard.federation.settings import SERVER, Watch, client_name
+from leakboard.federation.transcript import Observation
 from tests.defenses.makings import Run, create, flat, public_of
 
 SHAPE, CLASSES = (1, 4, 4), 3

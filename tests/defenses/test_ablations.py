@@ -10,13 +10,13 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from defenses._model_perturbation import unpack_secret
-from defenses.mp_cdp import MpCdp
-from defenses.mp_dp import MpDp
-from defenses.mp_ldp import MpLdp
-from defenses.noise.calibration import gaussian_mu, gopa_theta
-from federation.settings import SERVER, Dropout
-from federation.transcript import Observation
+from leakboard.defenses.building_blocks.model_perturbation import unpack_secret
+from leakboard.defenses.mp_cdp import MpCdp
+from leakboard.defenses.mp_dp import MpDp
+from leakboard.defenses.mp_ldp import MpLdp
+from leakboard.defenses.noise.calibration import gaussian_mu, gopa_theta
+from leakboard.federation.settings import SERVER, Dropout
+from leakboard.federation.transcript import Observation
 from tests.defenses.makings import Run, create, flat, relative, run, updates
 
 STILL: dict[str, Any] = {"precision": "float64", "learning_rate": 1e-13, "momentum": 0.0}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from defenses.noise.calibration import (
+from leakboard.defenses.noise.calibration import (
     DELTA,
     KAPPA,
     Edge,
@@ -27,7 +27,7 @@ from defenses.noise.calibration import (
     local_sigma,
     paper_sigmas,
 )
-from defenses.noise.graph import choose_neighbours, complete_edges, union_edges
+from leakboard.defenses.noise.graph import choose_neighbours, complete_edges, union_edges
 from tests.defenses.makings import key
 
 epsilons = st.floats(0.05, 50.0)

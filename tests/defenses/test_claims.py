@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from defenses.mp_dp import MpDp
-from defenses.noise.calibration import composed_epsilon, gaussian_epsilon, gaussian_mu, gopa_theta
+from leakboard.defenses.mp_dp import MpDp
+from leakboard.defenses.noise.calibration import composed_epsilon, gaussian_epsilon, gaussian_mu, gopa_theta
 from tests.defenses.makings import create, public_of
 
 BUDGETED = ("mp-dp", "mp-ldp", "mp-cdp", "mp-dp-naive")

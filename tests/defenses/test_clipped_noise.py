@@ -14,14 +14,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from datasets.base import LabelledImages
-from defenses._clipped import Clipped
-from defenses._noisy_share import NoisyShare
-from defenses.grad_prune import GradPrune
-from defenses.noise.calibration import gaussian_mu
-from federation.payload import Parameters
-from federation.settings import SERVER, VICTIM, Dropout, Watch
-from federation.task import task_of
+from leakboard.datasets.base import LabelledImages
+from leakboard.defenses.building_blocks.clipped import Clipped
+from leakboard.defenses.building_blocks.noisy_share import NoisyShare
+from leakboard.defenses.grad_prune import GradPrune
+from leakboard.defenses.noise.calibration import gaussian_mu
+from leakboard.federation.payload import Parameters
+from leakboard.federation.settings import SERVER, VICTIM, Dropout, Watch
+from leakboard.federation.task import task_of
 from tests.defenses.makings import Run, create, flat, relative, true_gradient, updates
 from tests.defenses.small import KEYS, batches, is_gaussian, sent_codes, small_run, velocity
 

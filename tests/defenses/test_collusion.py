@@ -7,9 +7,9 @@ import math
 import pytest
 import torch
 
-from defenses.mp_dp import MpDp
-from federation.settings import SERVER, VICTIM
-from federation.view import View
+from leakboard.defenses.mp_dp import MpDp
+from leakboard.federation.settings import SERVER, VICTIM
+from leakboard.federation.view import View
 from tests.contract.worlds import World, make_world
 
 
@@ -33,7 +33,7 @@ def noise_seen(world: World, clean: World, threat: str) -> torch.Tensor:
 
 
 def factor(defense: MpDp, world: World, state: dict[str, object], name: str) -> torch.Tensor:
-    from defenses._model_perturbation import unpack_secret
+    from leakboard.defenses.building_blocks.model_perturbation import unpack_secret
 
     wiring = defense.expanded(world.outcome.public).wiring
     weight = next(w for w in wiring.weights if f"{w.name}.weight" == name)

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from defenses.hybridalpha import HybridAlpha
-from federation.party import Party
-from federation.settings import SERVER, Dropout
+from leakboard.defenses.hybridalpha import HybridAlpha
+from leakboard.federation.party import Party
+from leakboard.federation.settings import SERVER, Dropout
 from tests.defenses.makings import Run, create, flat, public_of
 from tests.defenses.small import mean_bound, quiet, small_run, sums, velocity
 

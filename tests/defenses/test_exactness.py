@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from defenses.perturbation.client import Expanded, collapse, expanded_of, forward, train
-from defenses.perturbation.server import Secret, recover
-from federation.payload import Parameters
-from federation.task import task_of
+from leakboard.defenses.perturbation.client import Expanded, collapse, expanded_of, forward, train
+from leakboard.defenses.perturbation.server import Secret, recover
+from leakboard.federation.payload import Parameters
+from leakboard.federation.task import task_of
 from tests.defenses.makings import hidden_of, images_of, public_of, relative, secret_for, weights_of
 
 CLASSES = 4

@@ -8,15 +8,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from core.randomness import derive_key
-from datasets.base import LabelledImages
-from defenses.base import Defense
-from defenses.finite import LIMIT, bounded_mean, norm, or_zero
-from federation.example_norms import loss_norms
-from federation.party import Party
-from federation.payload import Parameters
-from federation.settings import client_name
-from federation.task import task_of
+from leakboard.core.randomness import derive_key
+from leakboard.datasets.base import LabelledImages
+from leakboard.defenses.base import Defense
+from leakboard.defenses.building_blocks.finite import LIMIT, bounded_mean, norm, or_zero
+from leakboard.federation.example_norms import loss_norms
+from leakboard.federation.party import Party
+from leakboard.federation.payload import Parameters
+from leakboard.federation.settings import client_name
+from leakboard.federation.task import task_of
 from tests.contract.poison import overflowing
 from tests.defenses.makings import create, flat, images_of, public_of
 from tests.defenses.small import CLASSES, SHAPE

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from defenses.crypto.fixed_point import FixedPoint, Packing
+from leakboard.defenses.crypto.fixed_point import FixedPoint, Packing
 
 #: float64 has 53 bits: what dividing by the step and multiplying by it again may lose of the largest value
 ROUNDING = 4 * 2.0**-53

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from defenses import base
-from defenses.base import PIECE, STACKED, mean
+from leakboard.defenses import base
+from leakboard.defenses.base import PIECE, STACKED, mean
 
 
 @pytest.fixture(autouse=True)

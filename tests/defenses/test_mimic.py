@@ -8,23 +8,23 @@ import pytest
 import torch
 from torch.nn.functional import one_hot
 
-from attacks._imitation import imitation_of
-from attacks.base import NOTHING_TO_IMITATE, Inversion, Knowledge, ReconstructionTask
-from attacks.reconstruction._matching import Matcher
-from attacks.reconstruction.dlg import Dlg, _distance
-from attacks.reconstruction.inverting_gradients import InvertingGradients
-from core import registry
-from datasets.base import LabelledImages
-from defenses._sum import SummedGradient, rounding
-from defenses._vectors import flat
-from defenses.base import Defense, Gradient
-from defenses.crypto.fixed_point import FixedPoint
-from defenses.grad_prune import GradPrune, pruned
-from defenses.ldp import Ldp
-from federation.party import Occasion
-from federation.payload import Parameters
-from federation.task import task_of
-from federation.view import View
+from leakboard.attacks.base import NOTHING_TO_IMITATE, Inversion, Knowledge, ReconstructionTask
+from leakboard.attacks.building_blocks.imitation import imitation_of
+from leakboard.attacks.reconstruction.dlg import Dlg, _distance
+from leakboard.attacks.reconstruction.inverting_gradients import InvertingGradients
+from leakboard.attacks.reconstruction.matching.gradients import Matcher
+from leakboard.core import registry
+from leakboard.datasets.base import LabelledImages
+from leakboard.defenses.base import Defense, Gradient
+from leakboard.defenses.building_blocks.sum import SummedGradient, rounding
+from leakboard.defenses.building_blocks.vectors import flat
+from leakboard.defenses.crypto.fixed_point import FixedPoint
+from leakboard.defenses.grad_prune import GradPrune, pruned
+from leakboard.defenses.ldp import Ldp
+from leakboard.federation.party import Occasion
+from leakboard.federation.payload import Parameters
+from leakboard.federation.task import task_of
+from leakboard.federation.view import View
 from tests.contract.worlds import make_world
 from tests.defenses.makings import create, images_of, public_of
 

@@ -11,13 +11,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.errors import UserError
-from defenses._model_perturbation import unpack_secret
-from defenses._perturbed_parts import PARTS
-from defenses.mp_dp_plus import MpDpPlus
-from defenses.noise.calibration import composed_epsilon, gaussian_epsilon, gaussian_mu
-from defenses.perturbation.server import draw_secret
-from federation.settings import SERVER, VICTIM
+from leakboard.core.errors import UserError
+from leakboard.defenses.building_blocks.model_perturbation import unpack_secret
+from leakboard.defenses.building_blocks.perturbed_parts import PARTS
+from leakboard.defenses.mp_dp_plus import MpDpPlus
+from leakboard.defenses.noise.calibration import composed_epsilon, gaussian_epsilon, gaussian_mu
+from leakboard.defenses.perturbation.server import draw_secret
+from leakboard.federation.settings import SERVER, VICTIM
 from tests.defenses.makings import Run, create, flat, key, public_of
 from tests.defenses.small import CLASSES, is_gaussian, sent_codes, small_run
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from defenses._model_perturbation import ModelPerturbation
-from federation.party import Party
-from federation.settings import Watch
-from federation.task import task_of
+from leakboard.defenses.building_blocks.model_perturbation import ModelPerturbation
+from leakboard.federation.party import Party
+from leakboard.federation.settings import Watch
+from leakboard.federation.task import task_of
 from tests.defenses.makings import create, flat, public_of, relative, run, secret_for, weights_of
 
 QUIET: dict[str, dict[str, Any]] = {"mp": {}, "mp-dp": {"noise": False, "clip": None}}

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from defenses._model_perturbation import unpack_secret
-from defenses.perturbation.client import forward
-from federation.payload import leaves, raw_bytes
-from federation.settings import SERVER, Watch, client_name
-from federation.task import task_of
-from federation.view import View
+from leakboard.defenses.building_blocks.model_perturbation import unpack_secret
+from leakboard.defenses.perturbation.client import forward
+from leakboard.federation.payload import leaves, raw_bytes
+from leakboard.federation.settings import SERVER, Watch, client_name
+from leakboard.federation.task import task_of
+from leakboard.federation.view import View
 from tests.defenses.makings import Run, create, flat, relative, run, true_gradient, updates
 
 WATCH = Watch(rounds=("last",), targets=2)

@@ -15,15 +15,15 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from defenses._model_perturbation import unpack_secret
-from defenses.mp_dp import MpDp
-from defenses.noise.calibration import Edge, Sigmas
-from defenses.noise.graph import complete_edges, union_edges
-from defenses.noise.laws import signed_dn
-from federation.party import Party
-from federation.payload import Parameters
-from federation.settings import SERVER, Dropout, Watch, client_name
-from federation.transcript import Observation
+from leakboard.defenses.building_blocks.model_perturbation import unpack_secret
+from leakboard.defenses.mp_dp import MpDp
+from leakboard.defenses.noise.calibration import Edge, Sigmas
+from leakboard.defenses.noise.graph import complete_edges, union_edges
+from leakboard.defenses.noise.laws import signed_dn
+from leakboard.federation.party import Party
+from leakboard.federation.payload import Parameters
+from leakboard.federation.settings import SERVER, Dropout, Watch, client_name
+from leakboard.federation.transcript import Observation
 from tests.defenses.makings import Run, create, flat, relative, run, updates
 
 STILL = 1e-13

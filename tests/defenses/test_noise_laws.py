@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from defenses.noise.laws import Floats, moment, positive_dn, signed_dn
+from leakboard.defenses.noise.laws import Floats, moment, positive_dn, signed_dn
 from tests.defenses.makings import key
 
 DRAWS = 200_000

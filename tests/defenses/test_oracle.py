@@ -8,14 +8,14 @@ from typing import ClassVar
 import pytest
 import torch
 
-from defenses.mp_dp import MpDp
-from federation.example_norms import CHUNK, loss_norms
-from federation.oracle import Ledger, Oracle
-from federation.party import Party
-from federation.payload import Parameters, Payload
-from federation.replay import covert_channels
-from federation.settings import Watch
-from federation.task import task_of
+from leakboard.defenses.mp_dp import MpDp
+from leakboard.federation.example_norms import CHUNK, loss_norms
+from leakboard.federation.oracle import Ledger, Oracle
+from leakboard.federation.party import Party
+from leakboard.federation.payload import Parameters, Payload
+from leakboard.federation.replay import covert_channels
+from leakboard.federation.settings import Watch
+from leakboard.federation.task import task_of
 from tests.defenses.makings import create, flat, images_of, public_of, run
 
 WATCH = Watch(rounds=("last",), targets=1)

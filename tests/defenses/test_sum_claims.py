@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from core.errors import Unsupported, UserError
-from defenses._clipped import Clipped
-from defenses.noise.calibration import composed_epsilon, gaussian_epsilon, gaussian_mu
+from leakboard.core.errors import Unsupported, UserError
+from leakboard.defenses.building_blocks.clipped import Clipped
+from leakboard.defenses.noise.calibration import composed_epsilon, gaussian_epsilon, gaussian_mu
 from tests.defenses.makings import create, public_of
 from tests.defenses.small import names_of_sums
 

@@ -10,13 +10,13 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from core import registry
-from defenses import _secure_sum
-from defenses._sum import SummedCodes, SummedGradient
-from defenses.base import AGGREGATE, Gradient, Reading
-from defenses.crypto.fixed_point import Integers
-from federation.settings import SERVER, VICTIM, Watch
-from federation.view import View
+from leakboard.core import registry
+from leakboard.defenses.base import AGGREGATE, Gradient, Reading
+from leakboard.defenses.building_blocks import secure_sum as _secure_sum
+from leakboard.defenses.building_blocks.sum import SummedCodes, SummedGradient
+from leakboard.defenses.crypto.fixed_point import Integers
+from leakboard.federation.settings import SERVER, VICTIM, Watch
+from leakboard.federation.view import View
 from tests.contract.worlds import holds
 from tests.defenses.makings import Run, create, flat, relative, true_gradient
 from tests.defenses.small import KEYS, batches, names_of_sums, quiet, sent_codes, small_run, sums

@@ -8,16 +8,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from core import registry
-from defenses._encrypted import Encrypted
-from defenses._model_perturbation import ModelPerturbation, unpack_secret
-from defenses._sum import SummedCodes
-from defenses.mp_cdp import MpCdp
-from defenses.noise.calibration import gaussian_mu
-from federation.party import Party, ProtocolError
-from federation.payload import Parameters, Value
-from federation.settings import SERVER, Watch
-from federation.transcript import Observation
+from leakboard.core import registry
+from leakboard.defenses.building_blocks.encrypted import Encrypted
+from leakboard.defenses.building_blocks.model_perturbation import ModelPerturbation, unpack_secret
+from leakboard.defenses.building_blocks.sum import SummedCodes
+from leakboard.defenses.mp_cdp import MpCdp
+from leakboard.defenses.noise.calibration import gaussian_mu
+from leakboard.federation.party import Party, ProtocolError
+from leakboard.federation.payload import Parameters, Value
+from leakboard.federation.settings import SERVER, Watch
+from leakboard.federation.transcript import Observation
 from tests.defenses.makings import Run, create, flat
 from tests.defenses.small import mean_bound, names_of_sums, quiet, small_run, sums, velocity
 

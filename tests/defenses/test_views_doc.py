@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from core import registry
-from leaderboard.views_doc import THREATS, views_markdown
+from leakboard.core import registry
+from leakboard.leaderboard.cli.views_doc import THREATS, views_markdown
 
 pytestmark = pytest.mark.slow  # real keys of 2048 bits
 
@@ -17,7 +17,7 @@ def text() -> str:
 
 def test_the_document_is_up_to_date(text: str) -> None:
     kept = (registry.ROOT / "docs" / "views.md").read_text()
-    assert kept == text, "run: python -m leaderboard.views_doc > docs/views.md"
+    assert kept == text, "run: python -m leakboard.leaderboard.cli.views_doc > docs/views.md"
 
 
 def test_it_shows_every_defense_and_threat(text: str) -> None:

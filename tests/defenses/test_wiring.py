@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from core.errors import Unsupported, UserError
-from defenses.perturbation.wiring import wiring_of
-from federation.models.base import Residual
-from federation.task import task_of
+from leakboard.core.errors import Unsupported, UserError
+from leakboard.defenses.perturbation.wiring import wiring_of
+from leakboard.federation.models.base import Residual
+from leakboard.federation.task import task_of
 from tests.defenses import networks
 from tests.defenses.makings import create, public_of
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from core import registry
-from core.registry import ROOT
-from leaderboard.cli import main
-from leaderboard.store import open_run
+from leakboard.core import registry
+from leakboard.core.registry import ROOT
+from leakboard.leaderboard.cli.main import main
+from leakboard.leaderboard.planning.run_folder import open_run
 
 SUITE = """
 name: tiny
@@ -88,9 +88,9 @@ def test_the_document_s_code_runs_as_a_plugin(document: str, kind: str, name: st
 
 def test_the_documents_name_only_what_exists() -> None:
     """Methods that the documents tell people to override or use are there."""
-    from attacks.base import Attack, Knowledge, ReconstructionTask
-    from defenses.base import Defense
-    from federation.party import Party
+    from leakboard.attacks.base import Attack, Knowledge, ReconstructionTask
+    from leakboard.defenses.base import Defense
+    from leakboard.federation.party import Party
 
     named = re.findall(r"`(\w+)\(", (ROOT / "docs" / "adding-a-defense.md").read_text())
     for method in named:

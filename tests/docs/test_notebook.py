@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from core.registry import ROOT
-from leaderboard.cli import main
+from leakboard.core.registry import ROOT
+from leakboard.leaderboard.cli.main import main
 
 SUITE = """
 name: quick

@@ -10,8 +10,8 @@ import pickle
 from multiprocessing.connection import Connection
 from typing import Any, ClassVar
 
-from defenses.fedavg import FedAvg
-from federation.party import Party
+from leakboard.defenses.fedavg import FedAvg
+from leakboard.federation.party import Party
 
 _SEEN: dict[str, Any] = {}
 

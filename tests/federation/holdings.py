@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from core.sources import PACKAGES
+from leakboard.core.registry import PACKAGE
 
 #: what has no references of interest; each counts where it is referred to, since Python shares small ones
 ATOMS = (int, float, complex, bool, type(None), types.CodeType, types.BuiltinFunctionType)
@@ -45,7 +45,7 @@ def held_by(*roots: object) -> Held:
 
 
 def _ours(module: str) -> bool:
-    return module.partition(".")[0] in PACKAGES
+    return module.partition(".")[0] == PACKAGE
 
 
 def _referents(thing: Any) -> list[Any]:

@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 
-from datasets.base import LabelledImages
-from defenses.fedavg import FedAvg
-from federation.party import Party, Step
-from federation.payload import Parameters
-from federation.rounds import Federation, Outcome, Scheme
-from federation.settings import Public, Training, Watch, client_name
-from federation.transcript import Observation
+from leakboard.datasets.base import LabelledImages
+from leakboard.defenses.fedavg import FedAvg
+from leakboard.federation.party import Party, Step
+from leakboard.federation.payload import Parameters
+from leakboard.federation.rounds import Federation, Outcome, Scheme
+from leakboard.federation.settings import Public, Training, Watch, client_name
+from leakboard.federation.transcript import Observation
 
 SHAPE = (1, 8, 8)
 CLASSES = 3

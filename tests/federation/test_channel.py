@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from defenses.fedavg import FedAvg
-from federation.party import Party, ProtocolError
-from federation.replay import differences
-from federation.settings import SERVER, client_name
+from leakboard.defenses.fedavg import FedAvg
+from leakboard.federation.party import Party, ProtocolError
+from leakboard.federation.replay import differences
+from leakboard.federation.settings import SERVER, client_name
 from tests.federation.makings import Keyed, Stateful, of_kind, public_of, run, same, sent
 
 

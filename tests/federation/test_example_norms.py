@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from federation import example_norms as module
-from federation.example_norms import CHUNK, Network, example_norms
+from leakboard.federation import example_norms as module
+from leakboard.federation.example_norms import CHUNK, Network, example_norms
 
 
 class Twice(nn.Module):

@@ -8,16 +8,16 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from core import registry
-from core.errors import UserError
-from defenses import fedavg
-from defenses.base import Defense
-from defenses.fedavg import FedAvg
-from federation.party import Message, Party, Step
-from federation.rounds import Federation, Outcome
-from federation.settings import SERVER, VICTIM, Public, Watch
-from federation.transcript import Transcript
-from federation.view import make_view, parse_threat, seeable
+from leakboard.core import registry
+from leakboard.core.errors import UserError
+from leakboard.defenses import fedavg
+from leakboard.defenses.base import Defense
+from leakboard.defenses.fedavg import FedAvg
+from leakboard.federation.party import Message, Party, Step
+from leakboard.federation.rounds import Federation, Outcome
+from leakboard.federation.settings import SERVER, VICTIM, Public, Watch
+from leakboard.federation.transcript import Transcript
+from leakboard.federation.view import make_view, parse_threat, seeable
 from tests.contract.worlds import SMALL
 from tests.federation.holdings import Held, held_by, tensor_bytes
 from tests.federation.makings import Keyed, public_of, run, shards_of, watch_of

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from core import registry
-from core.errors import UserError
-from federation.models.base import Model
-from federation.models.module import Module
+from leakboard.core import registry
+from leakboard.core.errors import UserError
+from leakboard.federation.models.base import Model
+from leakboard.federation.models.module import Module
 
 FAMILIES: dict[str, dict[str, Any]] = {
     "mlp": {"hidden": [8]},

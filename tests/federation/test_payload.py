@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from federation.payload import Packer, copy_value, leaves, size_in_bytes, unpack
-from federation.replay import differences
+from leakboard.federation.payload import Packer, copy_value, leaves, size_in_bytes, unpack
+from leakboard.federation.replay import differences
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.int64, torch.uint8, torch.bool)
 

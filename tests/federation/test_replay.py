@@ -11,10 +11,10 @@ from typing import Any, cast
 import pytest
 import torch
 
-from defenses.fedavg import FedAvg
-from federation import replay
-from federation.replay import covert_channels
-from federation.rounds import Outcome
+from leakboard.defenses.fedavg import FedAvg
+from leakboard.federation import replay
+from leakboard.federation.replay import covert_channels
+from leakboard.federation.rounds import Outcome
 from tests.federation import cheating_defense as cheats
 from tests.federation.makings import public_of, run, shards_of, watch_of
 

@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 import torch
 
-from core.errors import UserError
-from core.randomness import derive_key, run_secret
-from defenses.base import mean
-from defenses.fedavg import FedAvg
-from federation.party import Message, Party, Step
-from federation.payload import Parameters, size_in_bytes
-from federation.replay import differences
-from federation.rounds import Federation, Outcome
-from federation.settings import SERVER, Public, client_name
-from federation.task import task_of
+from leakboard.core.errors import UserError
+from leakboard.core.randomness import derive_key, run_secret
+from leakboard.defenses.base import mean
+from leakboard.defenses.fedavg import FedAvg
+from leakboard.federation.party import Message, Party, Step
+from leakboard.federation.payload import Parameters, size_in_bytes
+from leakboard.federation.replay import differences
+from leakboard.federation.rounds import Federation, Outcome
+from leakboard.federation.settings import SERVER, Public, client_name
+from leakboard.federation.task import task_of
 from tests.federation.makings import (
     Keyed,
     Stateful,

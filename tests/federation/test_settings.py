@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.errors import UserError
-from federation.settings import Training, Watch
+from leakboard.core.errors import UserError
+from leakboard.federation.settings import Training, Watch
 from tests.federation.makings import public_of
 
 

@@ -3,13 +3,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from core.errors import Unsupported
-from defenses.fedavg import FedAvg
-from federation.party import Party
-from federation.replay import differences
-from federation.settings import SERVER, Public
-from federation.shadow import train_shadow
-from federation.view import View
+from leakboard.core.errors import Unsupported
+from leakboard.defenses.fedavg import FedAvg
+from leakboard.federation.party import Party
+from leakboard.federation.replay import differences
+from leakboard.federation.settings import SERVER, Public
+from leakboard.federation.shadow import train_shadow
+from leakboard.federation.view import View
 from tests.federation.makings import Keyed, images, public_of, rows, run
 
 

@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from core import registry
-from federation.models.base import Model
-from federation.payload import Parameters
-from federation.settings import Public
-from federation.task import Task, channels_last, mixed_precision, task_of
+from leakboard.core import registry
+from leakboard.federation.models.base import Model
+from leakboard.federation.payload import Parameters
+from leakboard.federation.settings import Public
+from leakboard.federation.task import Task, channels_last, mixed_precision, task_of
 from tests.federation.makings import CLASSES, images, public_of, same
 
 

@@ -8,13 +8,13 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from federation import transcript as module
-from federation.party import Message, Occasion
-from federation.payload import Packer
-from federation.replay import differences
-from federation.settings import SERVER
-from federation.transcript import Observation, Transcript
-from federation.view import limiter, parse_threat
+from leakboard.federation import transcript as module
+from leakboard.federation.party import Message, Occasion
+from leakboard.federation.payload import Packer
+from leakboard.federation.replay import differences
+from leakboard.federation.settings import SERVER
+from leakboard.federation.transcript import Observation, Transcript
+from leakboard.federation.view import limiter, parse_threat
 from tests.federation.makings import Keyed, public_of, run, watch_of
 
 

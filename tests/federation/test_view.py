@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from core.errors import UserError
-from federation.payload import leaves
-from federation.rounds import Outcome
-from federation.settings import SERVER, VICTIM
-from federation.view import Threat, View, make_view, parse_threat
+from leakboard.core.errors import UserError
+from leakboard.federation.payload import leaves
+from leakboard.federation.rounds import Outcome
+from leakboard.federation.settings import SERVER, VICTIM
+from leakboard.federation.view import Threat, View, make_view, parse_threat
 from tests.federation.makings import Keyed, public_of, rows, run, shards_of, watch_of
 
 CLIENTS = 4

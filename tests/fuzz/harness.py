@@ -19,9 +19,9 @@ from typing import Any, TypeVar
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from core.errors import UserError
-from core.registry import ROOT
-from leaderboard.cli import LONGEST_SENTENCE, complaint
+from leakboard.core.errors import UserError
+from leakboard.core.registry import ROOT
+from leakboard.leaderboard.cli.main import LONGEST_SENTENCE, complaint
 
 Result = TypeVar("Result")
 #: how many examples ran, and how many of them were refused, by target

@@ -6,14 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-from core.files import write_text
-from leaderboard.jobs import Job
-from leaderboard.plan import Options, Plan, make_plan
-from leaderboard.provenance import provenance
-from leaderboard.publishing import PUBLISHED_FILE
-from leaderboard.record import Record, ScoreRecord, key_of
-from leaderboard.store import save_run
-from suites.schema import load_suite
+from leakboard.core.files import write_text
+from leakboard.leaderboard.planning.jobs import Job
+from leakboard.leaderboard.planning.plan import Options, Plan, make_plan
+from leakboard.leaderboard.planning.run_folder import save_run
+from leakboard.leaderboard.publishing.submit import PUBLISHED_FILE
+from leakboard.leaderboard.records.provenance import provenance
+from leakboard.leaderboard.records.record import Record, ScoreRecord, key_of
+from leakboard.suites.schema import load_suite
 from tests.leaderboard.runs import write_suite
 from tests.leaderboard.synthetic import audit, extraction, membership, reconstruction, summary
 

@@ -12,8 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.errors import UserError
-from leaderboard import cli, commands, verifying
+from leakboard.core.errors import UserError
+from leakboard.leaderboard.cli import commands
+from leakboard.leaderboard.cli import main as cli
+from leakboard.leaderboard.publishing import verify as verifying
 from tests.fuzz.harness import RAN, REFUSED, examples, time_limit, writes_only_in
 from tests.leaderboard.runs import forget_plugins
 
@@ -113,9 +115,9 @@ VALUES = (
 PLUGINS = {
     "plugin.py": "x = 1",
     "exits.py": "raise SystemExit(0)",
-    "odd.py": "from core.plugins import Plugin\nclass X(Plugin):\n    'x'\n    name = 'x'\n",
+    "odd.py": "from leakboard.core.plugins import Plugin\nclass X(Plugin):\n    'x'\n    name = 'x'\n",
     "odder.py": (
-        "from typing import Any, Callable, ClassVar\nfrom attacks.base import MembershipAttack\n"
+        "from typing import Any, Callable, ClassVar\nfrom leakboard.attacks.base import MembershipAttack\n"
         "class X(MembershipAttack):\n    'x'\n    name: ClassVar[Any] = 5\n    f: Callable[[], int] = print\n"
     ),
 }

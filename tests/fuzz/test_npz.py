@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datasets.base import ImagePool
-from datasets.loading import load_pool
-from datasets.npz import Npz
+from leakboard.datasets.base import ImagePool
+from leakboard.datasets.loading import load_pool
+from leakboard.datasets.npz import Npz
 from tests.fuzz.harness import broken_bytes, examples, survives
 
 NAMES = ("images", "labels", "train_images", "train_labels", "test_images", "test_labels", "groups", "class_names")

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core import registry
-from core.errors import UserError
-from core.registry import FOLDERS
+from leakboard.core import registry
+from leakboard.core.errors import UserError
+from leakboard.core.registry import FOLDERS
 from tests.fuzz.harness import examples, leaf, survives, tree
 
 ALL = [(kind, name) for kind in FOLDERS for name in registry.entries(kind)]

@@ -16,21 +16,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save
 
-from core.errors import UserError
-from leaderboard import commands, verifying
-from leaderboard.cli import main
-from leaderboard.comparison import comparison
-from leaderboard.images import reconstructions
-from leaderboard.listing import cell_tables
-from leaderboard.paper_tables import paper_tables
-from leaderboard.phases import phase_tables
-from leaderboard.plan import Plan
-from leaderboard.publishing import badge, open_any, problems, submit
-from leaderboard.record import Record
-from leaderboard.render import to_csv, to_html, to_json, to_latex, to_markdown, to_terminal
-from leaderboard.soundness import unsound
-from leaderboard.store import open_run, read_record_file
-from leaderboard.verifying import verify
+from leakboard.core.errors import UserError
+from leakboard.leaderboard.cli import commands
+from leakboard.leaderboard.cli.main import main
+from leakboard.leaderboard.page.images import reconstructions
+from leakboard.leaderboard.planning.plan import Plan
+from leakboard.leaderboard.planning.run_folder import open_run, read_record_file
+from leakboard.leaderboard.publishing import verify as verifying
+from leakboard.leaderboard.publishing.compare import comparison
+from leakboard.leaderboard.publishing.submit import badge, open_any, problems, submit
+from leakboard.leaderboard.publishing.verify import verify
+from leakboard.leaderboard.records.record import Record
+from leakboard.leaderboard.records.validation import unsound
+from leakboard.leaderboard.tables.all_cells import cell_tables
+from leakboard.leaderboard.tables.formats import to_csv, to_html, to_json, to_latex, to_markdown, to_terminal
+from leakboard.leaderboard.tables.paper_tables import paper_tables
+from leakboard.leaderboard.tables.phase_times import phase_tables
 from tests.fuzz.harness import broken_bytes, examples, mutated, survives, tree
 from tests.fuzz.materials import all_kinds, finished_run, publish, record_of, signed, tiny_plan
 from tests.leaderboard.synthetic import reconstruction

@@ -10,9 +10,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leaderboard.plan import Options, make_plan, select
-from suites import suite_files
-from suites.schema import load_suite
+from leakboard.leaderboard.planning.plan import Options, make_plan, select
+from leakboard.suites import suite_files
+from leakboard.suites.schema import load_suite
 from tests.fuzz.harness import broken_bytes, examples, leaf, mutated, survives, tree
 from tests.leaderboard.runs import TINY
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from federation.view import View
-from leaderboard.store import load_view
-from leaderboard.training import run_training
+from leakboard.federation.view import View
+from leakboard.leaderboard.cells.train import run_training
+from leakboard.leaderboard.planning.run_folder import load_view
 from tests.fuzz.harness import broken_bytes, examples, mutated, survives
 from tests.fuzz.materials import finished_run, tiny_plan
 

@@ -6,7 +6,7 @@ ATTACK_HEAD = """
 import gc, os, signal, time
 from typing import ClassVar
 import torch
-from attacks.base import *
+from leakboard.attacks.base import *
 """
 
 #: scores every candidate with the same number
@@ -25,7 +25,7 @@ class Constant(MembershipAttack):
 #: sends gradients that are scaled down
 SCALED = """
 from typing import ClassVar
-from defenses.base import Defense
+from leakboard.defenses.base import Defense
 
 class Scaled(Defense):
     '''Sends a part of the gradient.'''
@@ -38,7 +38,7 @@ class Scaled(Defense):
 BROKEN_DEFENSE = """
 import os
 from typing import ClassVar
-from defenses.base import Defense
+from leakboard.defenses.base import Defense
 
 class Broken(Defense):
     '''Fails in training.'''
@@ -82,7 +82,7 @@ class Dying(Defense):
 UNRULY_DEFENSE = """
 import os
 from typing import ClassVar
-from defenses.base import Defense
+from leakboard.defenses.base import Defense
 
 class Unruly(Defense):
     '''Does everything but fail.'''
@@ -99,7 +99,7 @@ class Unruly(Defense):
 ENDLESS = """
 import time
 from typing import ClassVar
-from defenses.base import Defense
+from leakboard.defenses.base import Defense
 
 class Endless(Defense):
     '''Never finishes.'''
@@ -160,7 +160,7 @@ FAULTY_MEMBERSHIP = {
     "leaves": "raise SystemExit(0)",
     "unsupported": "raise Unsupported('it needs two models')",
     "opens-run": "open(RUN_FOLDER + '/run.json').read(); return good",
-    "reads-data": "from datasets.digits import Digits; Digits().read(); return good",
+    "reads-data": "from leakboard.datasets.digits import Digits; Digits().read(); return good",
     "sleeps": "beat(HEARTBEAT)",
 }
 #: name of a faulty reconstruction attack -> what its `reconstruct` does
@@ -254,9 +254,9 @@ class Spy(ReconstructionAttack):
     '''Looks around in its process.'''
     name: ClassVar[str] = "spy"
     def reconstruct(self, knowledge, task):
-        from leaderboard.jobs import Job
-        from datasets.base import ImagePool
-        from federation.rounds import Federation
+        from leakboard.leaderboard.planning.jobs import Job
+        from leakboard.datasets.base import ImagePool
+        from leakboard.federation.rounds import Federation
         held = gc.get_objects()
         counts = {c.__name__: float(sum(isinstance(o, c) for o in held)) for c in (Job, ImagePool, Federation)}
         del held

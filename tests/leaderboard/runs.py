@@ -14,10 +14,10 @@ from typing import Any
 
 import yaml
 
-from core import registry
-from leaderboard.cli import main
-from leaderboard.record import Record
-from leaderboard.store import open_run
+from leakboard.core import registry
+from leakboard.leaderboard.cli.main import main
+from leakboard.leaderboard.planning.run_folder import open_run
+from leakboard.leaderboard.records.record import Record
 
 TINY: dict[str, Any] = {
     "name": "tiny",

@@ -7,7 +7,8 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from leaderboard.record import (
+from leakboard.leaderboard.cells.score import promised
+from leakboard.leaderboard.records.record import (
     CellSpec,
     Cost,
     PluginSpec,
@@ -17,7 +18,6 @@ from leaderboard.record import (
     TrainingSpec,
     TrainingSummary,
 )
-from leaderboard.scoring import promised
 
 
 def cell(

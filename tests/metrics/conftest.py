@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from core.vision import torchvision
+from leakboard.core.vision import torchvision
 
 torchvision()  # torchmetrics imports it by itself, which beside a CPU build of torch works only after this
 

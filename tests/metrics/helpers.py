@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from metrics.base import MembershipTruth, ReconstructionTruth
+from leakboard.metrics.base import MembershipTruth, ReconstructionTruth
 
 
 def images(count: int = 3, channels: int = 3, size: int = 16, seed: int = 0) -> Tensor:

@@ -7,7 +7,7 @@ import torch
 from sklearn.metrics import accuracy_score
 from torchmetrics.functional.classification import multiclass_accuracy
 
-from metrics.accuracy import Accuracy, accuracy
+from leakboard.metrics.accuracy import Accuracy, accuracy
 
 
 def test_accuracy_against_scikit_learn_and_torchmetrics() -> None:

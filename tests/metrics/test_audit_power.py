@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from defenses.noise.calibration import gaussian_mu
-from metrics.audit_power import AuditPower, audit_power, simulated
-from metrics.base import AuditTruth
-from metrics.epsilon_lower import epsilon_lower
+from leakboard.defenses.noise.calibration import gaussian_mu
+from leakboard.metrics.audit_power import AuditPower, audit_power, simulated
+from leakboard.metrics.base import AuditTruth
+from leakboard.metrics.epsilon_lower import epsilon_lower
 from tests.metrics.test_epsilon_lower import gaussian_game
 
 

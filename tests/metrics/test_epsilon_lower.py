@@ -10,9 +10,9 @@ import torch
 from scipy.stats import binom, binomtest
 from torch import Tensor
 
-from defenses.noise.calibration import gaussian_epsilon, gaussian_mu
-from metrics.base import AuditTruth
-from metrics.epsilon_lower import EpsilonLower, epsilon_lower, upper_limit
+from leakboard.defenses.noise.calibration import gaussian_epsilon, gaussian_mu
+from leakboard.metrics.base import AuditTruth
+from leakboard.metrics.epsilon_lower import EpsilonLower, epsilon_lower, upper_limit
 
 AUDITS = 200
 #: chance that a sound estimator fails one of the tests below by bad luck; the seeds are fixed besides

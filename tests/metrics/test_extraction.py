@@ -10,20 +10,20 @@ import torch
 from sklearn.metrics import accuracy_score
 from torch import Tensor, nn
 
-from core.randomness import Stream
-from defenses.perturbation.canonical import canonical_form
-from defenses.perturbation.client import collapse, expanded_of
-from defenses.perturbation.server import draw_secret, perturb
-from federation.models.convnet import ConvNet
-from federation.models.mlp import Mlp
-from federation.models.resnet import ResNet8, ResNet20
-from federation.payload import Parameters
-from federation.settings import Public, Training
-from federation.task import task_of
-from metrics.base import ExtractionTruth
-from metrics.canonical_distance import CanonicalDistance, canonical_distance
-from metrics.fidelity import Fidelity, fidelity
-from metrics.stolen_accuracy import StolenAccuracy, hits
+from leakboard.core.randomness import Stream
+from leakboard.defenses.perturbation.canonical import canonical_form
+from leakboard.defenses.perturbation.client import collapse, expanded_of
+from leakboard.defenses.perturbation.server import draw_secret, perturb
+from leakboard.federation.models.convnet import ConvNet
+from leakboard.federation.models.mlp import Mlp
+from leakboard.federation.models.resnet import ResNet8, ResNet20
+from leakboard.federation.payload import Parameters
+from leakboard.federation.settings import Public, Training
+from leakboard.federation.task import task_of
+from leakboard.metrics.base import ExtractionTruth
+from leakboard.metrics.canonical_distance import CanonicalDistance, canonical_distance
+from leakboard.metrics.fidelity import Fidelity, fidelity
+from leakboard.metrics.stolen_accuracy import StolenAccuracy, hits
 from tests.defenses.networks import pooled
 
 SHAPE = (1, 8, 8)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.neighbors import NearestNeighbors
 
-from metrics.identified import NO_DECOYS, Identified, identified
+from leakboard.metrics.identified import NO_DECOYS, Identified, identified
 from tests.metrics.helpers import images, truth
 
 

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import pairwise_distances
 
-from metrics._images import sanitise
-from metrics.matching import match, pairwise_mse
-from metrics.psnr import psnr
+from leakboard.metrics.building_blocks.images import sanitise
+from leakboard.metrics.matching import match, pairwise_mse
+from leakboard.metrics.psnr import psnr
 from tests.metrics.helpers import images
 
 

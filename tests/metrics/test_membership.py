@@ -14,11 +14,11 @@ from sklearn.metrics import balanced_accuracy_score, roc_auc_score, roc_curve
 from torch import Tensor
 from torchmetrics.functional.classification import binary_auroc
 
-from metrics.asr import Asr, asr
-from metrics.auc import Auc, auc
-from metrics.base import MembershipMetric
-from metrics.best_asr import BestThresholdAsr, best_threshold_asr
-from metrics.tpr_at_fpr import TprAt01, TprAt1, tpr_at_fpr
+from leakboard.metrics.asr import Asr, asr
+from leakboard.metrics.auc import Auc, auc
+from leakboard.metrics.base import MembershipMetric
+from leakboard.metrics.best_asr import BestThresholdAsr, best_threshold_asr
+from leakboard.metrics.tpr_at_fpr import TprAt01, TprAt1, tpr_at_fpr
 from tests.metrics.helpers import membership
 
 ALL: list[MembershipMetric] = [Asr(), Auc(), TprAt1(), TprAt01(), BestThresholdAsr()]

@@ -10,9 +10,9 @@ import torch
 from scipy.stats import binom, bootstrap, multivariate_normal, norm
 from sklearn.metrics import roc_auc_score
 
-from defenses.noise.calibration import gaussian_epsilon, gaussian_mu
-from metrics.base import AuditTruth
-from metrics.mu import Mu, auc_deviation, exceeds, mu_of_game
+from leakboard.defenses.noise.calibration import gaussian_epsilon, gaussian_mu
+from leakboard.metrics.base import AuditTruth
+from leakboard.metrics.mu import Mu, auc_deviation, exceeds, mu_of_game
 from tests.metrics.test_epsilon_lower import AUDITS, FALSE_ALARM, gaussian_game
 
 

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from core import vision
-from core.errors import UserError
-from metrics import _backbone
-from metrics.base import Score
-from metrics.identified import IdentifiedLpips, embed, identified_lpips
-from metrics.perceptual import Lpips, lpips_distance
+from leakboard.core import vision
+from leakboard.core.errors import UserError
+from leakboard.metrics.base import Score
+from leakboard.metrics.building_blocks import backbone as _backbone
+from leakboard.metrics.identified import IdentifiedLpips, embed, identified_lpips
+from leakboard.metrics.perceptual import Lpips, lpips_distance
 from tests.metrics.helpers import images, truth
 
 SHAPES = {0: (64, 3, 11, 11), 3: (192, 64, 5, 5), 6: (384, 192, 3, 3), 8: (256, 384, 3, 3), 10: (256, 256, 3, 3)}

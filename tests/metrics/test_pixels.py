@@ -17,12 +17,12 @@ from torch import Tensor
 from torchmetrics.functional.image import structural_similarity_index_measure
 from torchmetrics.functional.regression import mean_squared_error as torch_mse
 
-from metrics.base import ReconstructionMetric, ReconstructionTruth
-from metrics.feat_mse import FeatMse, feat_mse
-from metrics.mse import Mse, mse
-from metrics.normalised_mse import NormalisedMse, normalised_mse
-from metrics.psnr import Psnr, psnr
-from metrics.ssim import Ssim, ssim
+from leakboard.metrics.base import ReconstructionMetric, ReconstructionTruth
+from leakboard.metrics.feat_mse import FeatMse, feat_mse
+from leakboard.metrics.mse import Mse, mse
+from leakboard.metrics.normalised_mse import NormalisedMse, normalised_mse
+from leakboard.metrics.psnr import Psnr, psnr
+from leakboard.metrics.ssim import Ssim, ssim
 from tests.metrics.helpers import images, truth
 
 peer: Any = skimage.metrics  # its functions have no types

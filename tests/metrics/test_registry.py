@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import torch
 
-import metrics
-from core.plugins import is_plugin
-from core.registry import ROOT, check_unique, describe_module, plugin_files
-from metrics.base import (
+from leakboard import metrics
+from leakboard.core.plugins import is_plugin
+from leakboard.core.registry import ROOT, importing_us, check_unique, describe_module, plugin_files
+from leakboard.metrics.base import (
     ExtractionMetric,
     ExtractionTruth,
     MembershipMetric,
@@ -27,7 +27,7 @@ from metrics.base import (
 from tests.metrics.helpers import images, truth
 
 FILES = [path for path in plugin_files() if path.parent == ROOT / "metrics"]
-MODULES = [importlib.import_module(f"metrics.{path.stem}") for path in FILES]
+MODULES = [importlib.import_module(f"leakboard.metrics.{path.stem}") for path in FILES]
 CLASSES: list[type[Metric]] = [
     value
     for module in MODULES
@@ -138,6 +138,6 @@ def test_more_harm_lies_in_the_direction_that_is_declared() -> None:
 
 
 def test_the_package_itself_is_light() -> None:
-    code = "import sys, metrics; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
-    assert Path(str(metrics.__file__)).parent == ROOT / "metrics"
+    code = "import sys; from leakboard import metrics; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], env=importing_us(), check=False).returncode == 0
+    assert Path(str(metrics.__file__)).resolve().parent == ROOT / "metrics"

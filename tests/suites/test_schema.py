@@ -9,11 +9,11 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core import registry
-from core.errors import UserError
-from leaderboard.plan import select
-from suites import suite_files
-from suites.schema import Entry, Suite, load_suite
+from leakboard.core import registry
+from leakboard.core.errors import UserError
+from leakboard.leaderboard.planning.plan import select
+from leakboard.suites import suite_files
+from leakboard.suites.schema import Entry, Suite, load_suite
 from tests.leaderboard.runs import TINY, write_suite
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from core import registry
-from suites import suite_files
-from suites.schema import Suite, Tuning, load_suite
+from leakboard.core import registry
+from leakboard.suites import suite_files
+from leakboard.suites.schema import Suite, Tuning, load_suite
 
 MAIN = ("quick", "adaptive", "cifar10-small")
 TUNED = [name for name in suite_files() if load_suite(name).tuning is not None]

@@ -6,9 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from defenses.crypto.discrete_log import KEY_MODULUS, DiscreteLog, NotInRange, default_table_bits, discrete_log_of
-from defenses.crypto.functional import MODP_2048
-from defenses.crypto.integers import is_prime
+from leakboard.defenses.crypto.discrete_log import (
+    KEY_MODULUS,
+    DiscreteLog,
+    NotInRange,
+    default_table_bits,
+    discrete_log_of,
+)
+from leakboard.defenses.crypto.functional import MODP_2048
+from leakboard.defenses.crypto.integers import is_prime
 
 P = 2**128 - 15449  # safe
 G = 4

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.randomness import Stream, derive_key
-from defenses.crypto.discrete_log import NotInRange
-from defenses.crypto.functional import (
+from leakboard.core.randomness import Stream, derive_key
+from leakboard.defenses.crypto.discrete_log import NotInRange
+from leakboard.defenses.crypto.functional import (
     EXPONENT_BITS,
     MODP_2048,
     Decryptor,
@@ -24,7 +24,7 @@ from defenses.crypto.functional import (
     powers_of_g,
     slot_key,
 )
-from defenses.crypto.integers import is_prime
+from leakboard.defenses.crypto.integers import is_prime
 
 SMALL = Group(p=2**128 - 15449, q=(2**128 - 15449) // 2, g=4)  # large enough that chance plays no part
 TINY = Group(p=23, q=11, g=4)

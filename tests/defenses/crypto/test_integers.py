@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from core.randomness import Stream, derive_key
-from defenses.crypto.integers import (
+from leakboard.core.randomness import Stream, derive_key
+from leakboard.defenses.crypto.integers import (
     FixedBase,
     from_blob,
     integer,

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.randomness import Stream, derive_key
-from defenses.crypto.integers import is_prime
-from defenses.crypto.primes import safe_prime, small_primes, survivors
+from leakboard.core.randomness import Stream, derive_key
+from leakboard.defenses.crypto.integers import is_prime
+from leakboard.defenses.crypto.primes import safe_prime, small_primes, survivors
 
 
 def stream(*names: str | int) -> Stream:

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.randomness import Stream, derive_key
-from defenses.crypto.integers import is_prime
-from defenses.crypto.shamir import PRIME, evaluate, reconstruct, share
+from leakboard.core.randomness import Stream, derive_key
+from leakboard.defenses.crypto.integers import is_prime
+from leakboard.defenses.crypto.shamir import PRIME, evaluate, reconstruct, share
 
 SECRET = bytes(range(32))
 secrets = st.binary(min_size=32, max_size=32)

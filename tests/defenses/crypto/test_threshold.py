@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.randomness import Stream, derive_key
-from defenses.crypto.primes import safe_prime
-from defenses.crypto.threshold import (
+from leakboard.core.randomness import Stream, derive_key
+from leakboard.defenses.crypto.primes import safe_prime
+from leakboard.defenses.crypto.threshold import (
     Encryptor,
     PublicKey,
     Share,
@@ -29,7 +29,7 @@ from defenses.crypto.threshold import (
     signed,
     verify,
 )
-from federation.payload import copy_value
+from leakboard.federation.payload import copy_value
 
 BITS, PARTIES, THRESHOLD = 256, 5, 3
 plaintexts = st.integers(0, 2 ** (BITS - 2) - 1)

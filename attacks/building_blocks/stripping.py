@@ -1,0 +1,283 @@
+"""What a client that knows model perturbation makes of the models it gets: the additive noise r, and the model without.
+
+A client gets W_hat (and r^a in V2), runs it on images of its own and sees, for record i,
+
+    y_hat_i = y_i + alpha_i r,   alpha_i = sum_j a_hat_ij   (the perturbed inputs of the last layer, which it knows)
+
+with r (classes,) the only secret left: a rescaling by positive numbers changes no ReLU network's function. Three ways
+to r, all by least squares:
+
+    labelled    y_i is near the one-hot label: r = sum_i alpha_i (y_hat_i - ybar_i) / sum_i alpha_i^2. Training itself
+                drives sum_i a_ij (y_i - ybar_i) to 0: exact on the whole training set of a model that has converged
+    data-free   the last layer is s_j W_cj + r_c, and weights have no favourite sign: the median of every row
+    label-free  one step changes y little: y_hat_i - y_hat'_i = alpha_i r - alpha'_i r' over two consecutive models
+
+In V2 r = gamma r^a with r^a known, so r is projected on it (labelled, data-free) or solved for along it (label-free):
+one number is estimated and not one a class. A plain model with the last layer W_hat - r 1^T then gives y.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from leakboard.attacks.base import Knowledge
+from leakboard.core.errors import Unsupported
+from leakboard.core.seeds import derive_seed
+from leakboard.datasets.base import LabelledImages
+from leakboard.defenses.base import Reading
+from leakboard.defenses.building_blocks.model_perturbation import ModelPerturbation
+from leakboard.defenses.perturbation.canonical import canonical_form
+from leakboard.defenses.perturbation.client import Expanded, collapse, forward_collapsed
+from leakboard.federation.party import Occasion
+from leakboard.federation.payload import Parameters
+from leakboard.federation.settings import Public
+from leakboard.federation.task import task_of
+from leakboard.federation.transcript import Observation
+from leakboard.federation.view import View
+
+Estimate = Literal["labelled", "data-free", "label-free"]
+
+
+class Diverged(Unsupported):
+    """A model without numbers: there is nothing to estimate."""
+
+
+#: records that go through the network at once
+CHUNK = 256
+
+
+@dataclass(frozen=True)
+class Received:
+    """What a client got in one run of the protocol: W_hat with its diagonals, and r^a (classes,) in V2."""
+
+    occasion: Occasion
+    perturbed: Parameters
+    direction: Tensor | None
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """y_hat (N, classes) and alpha (N,) of a perturbed model on N records, in float64."""
+
+    logits: Tensor
+    alpha: Tensor
+
+
+def perturbation_of(knowledge: Knowledge) -> ModelPerturbation:
+    """The defense, where it perturbs the model; else `Unsupported`."""
+    defense = knowledge.defense
+    if not isinstance(defense, ModelPerturbation):
+        raise Unsupported(
+            f"'{defense.name}' sends clients the model itself: there is nothing to strip, the plain attack is the same"
+        )
+    return defense
+
+
+def received(observation: Observation) -> Received | None:
+    """The model message of an observation; None where these parties got none."""
+    for message in observation.messages:
+        if message.kind == "model":
+            return Received(observation.occasion, message.payload["model"], message.payload.get("direction"))
+    return None
+
+
+@torch.no_grad()
+def outputs_of(expanded: Expanded, got: Received, images: Tensor, public: Public) -> Outputs:
+    """Run what was received on images (N, C, H, W) in [0, 1], in float64."""
+    exact = {name: value.double() for name, value in got.perturbed.items()}
+    runs = []
+    for chunk in torch.split(task_of(public).normalise(images.double()), CHUNK):
+        run, _ = forward_collapsed(expanded, exact, chunk)
+        runs.append(Outputs(run.logits.detach(), run.alpha.detach()))
+    return Outputs(torch.cat([run.logits for run in runs]), torch.cat([run.alpha for run in runs]))
+
+
+# --- three ways to r ------------------------------------------------------------------------
+
+
+def labelled(seen: Outputs, labels: Tensor, direction: Tensor | None) -> Tensor:
+    """r (classes,) from records with labels (N,); 0 where all units are off, since then it changes no output."""
+    targets = nn.functional.one_hot(labels, seen.logits.shape[1]).to(seen.logits)
+    along = seen.alpha @ (seen.logits - targets) / seen.alpha.square().sum().clamp(min=1e-300)
+    return _projected(along, direction)
+
+
+def data_free(got: Received, expanded: Expanded) -> Tensor:
+    """r (classes,) from the last layer alone."""
+    return _projected(got.perturbed[f"{expanded.wiring.last.name}.weight"].double().median(dim=1).values, got.direction)
+
+
+def label_free(seen: Sequence[Outputs], directions: Sequence[Tensor | None]) -> tuple[Tensor, Tensor]:
+    """r (classes,) of two consecutive models, earlier and later, from what both give on the same N records."""
+    first, second = seen
+    difference = first.logits - second.logits
+    if directions[0] is None or directions[1] is None:
+        design = torch.stack([first.alpha, -second.alpha], dim=1)
+        solved = torch.linalg.lstsq(design, difference).solution
+        return solved[0], solved[1]
+    one, other = (direction.double() for direction in directions if direction is not None)
+    columns = [torch.outer(first.alpha, one).flatten(), -torch.outer(second.alpha, other).flatten()]
+    gammas = torch.linalg.lstsq(torch.stack(columns, dim=1), difference.flatten()[:, None]).solution[:, 0]
+    return gammas[0] * one, gammas[1] * other
+
+
+def _checked(value: Tensor) -> Tensor:
+    """The value, if it holds numbers; else `Diverged`."""
+    if not bool(value.isfinite().all()):
+        raise Diverged("the model that was received holds no numbers, or gives none: the training diverged")
+    return value
+
+
+def _projected(r: Tensor, direction: Tensor | None) -> Tensor:
+    """r as it is (V1), or its part along the public r^a (V2)."""
+    if direction is None:
+        return r
+    along = direction.double()
+    return (r @ along) / (along @ along) * along
+
+
+def strip(got: Received, r: Tensor, expanded: Expanded) -> Parameters:
+    """The plain network that computes y_hat - alpha r, in float64: the true model's function where r is right."""
+    exact = {name: value.double() for name, value in got.perturbed.items()}
+    last = f"{expanded.wiring.last.name}.weight"
+    exact[last] = exact[last] - r[:, None]
+    return collapse(exact, expanded)
+
+
+# --- what two models tell of the step between them --------------------------------------------
+
+
+def update_between(earlier: Parameters, later: Parameters, network: nn.Module) -> Parameters:
+    """The step between two models, each known but for a rescaling of its own: the difference of canonical forms.
+
+    To first order, row i of the first layer moves by the part of its true step that is tangential to it, over its norm.
+    Names and shapes of the network; float64.
+    """
+    first, second = (canonical_form(model, network) for model in (earlier, later))
+    return {name: second[name] - value for name, value in first.items()}
+
+
+def others_gradient(moved: Tensor, rows: Tensor, own: Tensor, clients: int, rate: float, norms: Tensor) -> Tensor:
+    """The mean first-layer gradient (units, inputs) of the other clients after a step of plain SGD, to first order.
+
+    `moved` is the layer's part of `update_between`, `rows` the earlier canonical rows (of norm 1), `own` the client's
+    gradient at that canonical model. `norms` (units,) are those of the true rows: in the first round nearly public, as
+    torch draws n inputs from U(-1/sqrt(n), 1/sqrt(n)), which makes the norm sqrt(1/3) or thereabouts. A gradient at the
+    canonical model is the true one times norm, and a true step moves a canonical row by step / norm, hence
+
+        mean over all = -moved norm^2 / rate,   others = (clients * mean - own) / (clients - 1)
+
+    at the canonical model, less the part along each row, which a rescaling hides.
+    """
+    moved, rows, own = moved.flatten(1), rows.flatten(1), own.flatten(1)
+    whole = -moved * norms.square()[:, None] / rate
+    others = (clients * whole - own) / (clients - 1)
+    return others - (others * rows).sum(1, keepdim=True) * rows
+
+
+# --- from a view ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Stripper:
+    """Strips the models of one client's view, by one way of estimating r from so many of its own records."""
+
+    view: View
+    defense: ModelPerturbation
+    estimate: Estimate
+    samples: int | None
+
+    @property
+    def expanded(self) -> Expanded:
+        """The clients' network."""
+        return self.defense.expanded(self.view.public)
+
+    def records(self) -> LabelledImages:
+        """The client's own records, as many as may be used (a fixed choice)."""
+        held = self.view.holdings[self.view.parties[0]]
+        random = torch.Generator().manual_seed(derive_seed("own records", len(held)))
+        return held.select(torch.randperm(len(held), generator=random)[: self.samples])
+
+    def r(self, got: Received) -> Tensor:
+        """The estimate of r (classes,) of a received model; `Diverged` where the model holds no numbers."""
+        return _checked(self._estimated(got))
+
+    def _estimated(self, got: Received) -> Tensor:
+        if self.estimate == "data-free":
+            return data_free(got, self.expanded)
+        own = self.records()
+        if self.estimate == "labelled":
+            return labelled(self._outputs(got, own), own.labels, got.direction)
+        pair = self.neighbours(got)
+        found = label_free([self._outputs(item, own) for item in pair], [item.direction for item in pair])
+        return found[0] if pair[0] is got else found[1]
+
+    def stripped(self, got: Received) -> Parameters:
+        """The plain model without r, in the precision of training."""
+        model = strip(got, self.r(got), self.expanded)
+        return {name: value.to(task_of(self.view.public).dtype) for name, value in model.items()}
+
+    def neighbours(self, got: Received) -> tuple[Received, Received]:
+        """A received model and the one a step before or after it, earlier first.
+
+        A client that takes part in every round has them all; of those that were kept, a probe and the closing message
+        show the model one step after their round's training. `Unsupported` where neither neighbour was kept.
+        """
+        at = got.occasion
+        if at.kind == "train":
+            after = self.of("probe", at.round)
+            if after is not None:
+                return got, after
+        else:
+            before = self.of("train", at.round - 1 if at.kind == "final" else at.round)
+            if before is not None:
+                return before, got
+        raise Unsupported(f"no two consecutive models around round {at.round} were kept in this view")
+
+    def of(self, kind: str, round_index: int) -> Received | None:
+        """What came in the first observation of that kind and round; only the first probe of a round counts."""
+        observations = self.view.of_kind(kind, round_index)
+        return received(observations[0]) if observations else None
+
+    def _outputs(self, got: Received, records: LabelledImages) -> Outputs:
+        found = outputs_of(self.expanded, got, records.images, self.view.public)
+        return Outputs(_checked(found.logits), _checked(found.alpha))
+
+
+@dataclass(frozen=True)
+class StrippedKnowledge(Knowledge):
+    """What the client knows, with models read by whoever knows the scheme: without r.
+
+    Shadow models are read in the same way, each with the records of its own client.
+    """
+
+    estimate: Estimate = "labelled"
+    samples: int | None = None
+
+    def readings(self) -> tuple[Reading, ...]:
+        """The honest reading, with stripped models; probes, which show the last model again, are left out.
+
+        A model that holds no numbers (a shadow may diverge alone) stays as it is: attacks know what to do with one.
+        """
+        stripper = Stripper(self.view, perturbation_of(self), self.estimate, self.samples)
+        kept = tuple(o for o in self.view.observations if o.occasion.kind != "probe")
+        found = []
+        for observation, reading in zip(
+            kept, self.defense.interpret(replace(self.view, observations=kept)), strict=True
+        ):
+            got = received(observation)
+            if got is not None:
+                with contextlib.suppress(Diverged):
+                    reading = replace(reading, model=stripper.stripped(got))
+            found.append(reading)
+        return tuple(found)
+
+    def reading_key(self) -> list[Any]:
+        """How the models were stripped."""
+        return ["stripped", self.estimate, self.samples]

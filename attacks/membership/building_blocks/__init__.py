@@ -1,0 +1,1 @@
+"""What membership attacks share."""

@@ -1,0 +1,363 @@
+"""A pool of shadow models, trained once and kept: what each gives on every record, and who was in it.
+
+Models 2i and 2i+1 learn complementary halves of one universe, so with an even number every record of it is in exactly
+half of the models. Each is a whole federation under the target's defense (`federation.shadow`), read as the target is
+read. The universe is the auxiliary images (offline), or those with the candidates and the attacker's own
+records (online: the attacker knows which records are asked about, not the answer).
+
+Kept under `.cache/shadows/<key>/`, one file a model. The key is the digest of all that decides a model and its outputs:
+settings, defense, threat, records, our source files, torch's version. So a pool is shared by all attacks on one
+target, a killed one continues where it stopped, a larger one takes over the models of a smaller one, and none is
+ever that of another configuration. Processes that need the same pool at the same time share the work: each model is
+trained by whoever holds its lock. Nothing is ever removed: `make clean-cache` does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import sys
+import time
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Literal, get_args
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from leakboard.attacks.base import STOPPED, Knowledge, MembershipAnswer, MembershipAttack, MembershipTask
+from leakboard.attacks.membership.building_blocks.signals import joined, outputs_and_features, own_records
+from leakboard.core import registry
+from leakboard.core.caches import cache_folder
+from leakboard.core.errors import Unsupported
+from leakboard.core.files import keep_tensors, kept_tensors, locked
+from leakboard.core.seeds import derive_seed, digest_of
+from leakboard.core.sources import source_digests
+from leakboard.datasets.base import LabelledImages
+from leakboard.federation.payload import Parameters, raw_bytes
+from leakboard.federation.settings import Moment, Watch
+from leakboard.federation.shadow import train_shadow
+from leakboard.federation.task import Task
+
+FOLDER = cache_folder() / "shadows"
+FINAL = "final"
+#: when a model is looked at
+MOMENTS = (*get_args(Moment), FINAL)
+#: seconds between two looks at models that other processes are training
+PAUSE = 0.2
+Precision = Literal["float32", "bfloat16"]
+
+
+@dataclass(frozen=True)
+class Signals:
+    """What one model, or N of them, gives on A records.
+
+    By moment (`final`, and the observed rounds `first`, `middle`, `last` where the view has a model): `logits`
+    (..., A, classes) and `norms` (..., A), the Euclidean norm of the last layer's input (none where the network does
+    not end in a linear layer).
+    """
+
+    logits: dict[str, Tensor]
+    norms: dict[str, Tensor]
+
+    @property
+    def final(self) -> Tensor:
+        """The logits of the final model."""
+        return self.logits[FINAL]
+
+    def of(self, models: int | Tensor) -> Signals:
+        """One of N models, or some of them."""
+        logits = {moment: value[models] for moment, value in self.logits.items()}
+        return Signals(logits, {moment: value[models] for moment, value in self.norms.items()})
+
+    def on(self, records: slice | Tensor) -> Signals:
+        """The same models on some of the records."""
+        logits = {moment: value[..., records, :] for moment, value in self.logits.items()}
+        return Signals(logits, {moment: value[..., records] for moment, value in self.norms.items()})
+
+
+@dataclass(frozen=True)
+class ShadowPool:
+    """N shadow models on A records: candidates first, then the attacker's own, then the auxiliary ones.
+
+    `member` (N, A): which records each model learned; the candidates' and own columns are False in an offline pool.
+    """
+
+    records: LabelledImages
+    candidates: slice
+    own: slice
+    auxiliary: slice
+    online: bool
+    member: Tensor
+    signals: Signals
+    flags: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.member)
+
+    @property
+    def universe(self) -> slice:
+        """The records of which every model learned one half."""
+        return slice(0, len(self.records)) if self.online else self.auxiliary
+
+    def without_pair(self, index: int) -> Tensor:
+        """Indices of the models outside the pair of that model: the twin knows the other half, which tells all."""
+        return torch.tensor([i for i in range(len(self)) if i // 2 != index // 2], dtype=torch.int64)
+
+
+def moments_of(knowledge: Knowledge, observed: tuple[Moment, ...] | None = None) -> dict[str, Parameters]:
+    """The models of a view's honest reading: at its observed rounds, and `final`, the last that it holds.
+
+    In a short run one round may be both middle and last: `observed` says by which names rounds go.
+    """
+    watch = Watch(rounds=_observed(knowledge) if observed is None else observed)
+    names = {index: str(moment) for index, moment in watch.indices(knowledge.public.total_rounds).items()}
+    found: dict[str, Parameters] = {}
+    last: Parameters | None = None
+    for reading in knowledge.readings():
+        if reading.model is None:
+            continue
+        last = reading.model
+        if reading.occasion.kind == "train" and reading.occasion.round in names:
+            found[names[reading.occasion.round]] = reading.model
+    if last is None:
+        raise Unsupported(f"this view ({knowledge.view.threat}) holds no model")
+    return {**found, FINAL: last}
+
+
+def read_signals(knowledge: Knowledge, records: LabelledImages, observed: tuple[Moment, ...] | None = None) -> Signals:
+    """What the models of a view give on these records, in float32 (kept and fresh ones are the same numbers)."""
+    logits: dict[str, Tensor] = {}
+    norms: dict[str, Tensor] = {}
+    for moment, model in moments_of(knowledge, observed).items():
+        try:
+            outputs, features = outputs_and_features(knowledge.task, model, records.images)
+            norms[moment] = features.norm(dim=1).float()
+        except Unsupported:
+            outputs = knowledge.task.predict(model, records.images)
+        logits[moment] = outputs.float()
+    return Signals(logits, norms)
+
+
+class ShadowAttack(MembershipAttack):
+    """Base of attacks that compare the target with shadow models: fetch the pool, then judge."""
+
+    precision: Precision = Field(
+        "float32", description="in which shadows train; bfloat16 pays where the processor computes in it"
+    )
+
+    @property
+    @abstractmethod
+    def needed(self) -> int:
+        """How many shadow models."""
+
+    @property
+    def online(self) -> bool:
+        """Whether the shadows also learn halves of the candidates."""
+        return False
+
+    def infer(self, knowledge: Knowledge, task: MembershipTask) -> MembershipAnswer:
+        """Train or fetch the shadows, read the target on the same records, judge the candidates."""
+        pool = shadow_pool(knowledge, task.candidates, self.needed, online=self.online, precision=self.precision)
+        return self.judge(knowledge.task, pool, read_signals(knowledge, pool.records), knowledge.seed)
+
+    @abstractmethod
+    def judge(self, task: Task, pool: ShadowPool, target: Signals, seed: int) -> MembershipAnswer:
+        """Score and decide the pool's candidates, by what the target gives on the pool's records."""
+
+
+def shadow_pool(
+    knowledge: Knowledge,
+    candidates: LabelledImages,
+    count: int,
+    *,
+    online: bool,
+    precision: Precision = "float32",
+    folder: Path | None = None,
+) -> ShadowPool:
+    """The first `count` shadow models against this target, from `folder` as far as they are there.
+
+    Models that another process is training at this moment are left to it and fetched when they are done. Where the
+    attack's time would run out, the pool ends early with whole pairs, and its flags say so.
+    """
+    own = own_records(knowledge)
+    sizes = len(candidates), 0 if own is None else len(own), len(knowledge.auxiliary)
+    records = joined(candidates, *([] if own is None else [own]), knowledge.auxiliary)
+    parts = slice(0, sizes[0]), slice(sizes[0], sizes[0] + sizes[1]), slice(sizes[0] + sizes[1], sum(sizes))
+    pool = ShadowPool(records, *parts, online, torch.empty(0, 0), Signals({}, {}))
+    key = _key(knowledge, pool, precision)
+    made: dict[int, tuple[Tensor, Signals]] = {}
+    waiting, busy, slowest = deque(range(count)), 0, 0.0
+    while waiting:
+        paired = [index for index in made if index ^ 1 in made]
+        # half a pair is worth finishing, but not waiting for
+        needed = 2 * slowest if len(paired) == len(made) else 0.0
+        if paired and knowledge.time_left() < needed:
+            made = {index: made[index] for index in paired}
+            break
+        started = time.monotonic()
+        index = waiting.popleft()
+        found = _model(knowledge, pool, index, key, precision, (folder or FOLDER) / key)
+        if found is None:
+            waiting.append(index)
+            busy += 1
+            if busy >= len(waiting):
+                time.sleep(PAUSE)
+            continue
+        made[index], busy = found, 0
+        slowest = max(slowest, time.monotonic() - started)
+        knowledge.progress(f"shadow {len(made)} of {count}")
+    flags = ("the shadow models were trained on halves of candidates and auxiliary images",) if online else ()
+    if len(made) < count:
+        flags = (*flags, f"{STOPPED}: only {len(made)} of {count} shadow models")
+    members, signals = zip(*(made[index] for index in sorted(made)), strict=True)
+    return replace(pool, member=torch.stack(members), signals=_stacked(signals), flags=flags)
+
+
+def train_shadows(
+    knowledge: Knowledge,
+    candidates: LabelledImages,
+    count: int,
+    *,
+    online: bool,
+    workers: int,
+    precision: Precision = "float32",
+    folder: Path | None = None,
+) -> ShadowPool:
+    """`shadow_pool`, filled by so many processes of one thread each.
+
+    Not for a cell, whose attack has one process and one thread and is charged for its own time only: for filling the
+    pool beforehand.
+    """
+    asked = partial(
+        shadow_pool, knowledge, candidates, count, online=online, precision=precision, folder=folder or FOLDER
+    )
+    # no executor: that would unpickle what its processes send, and the defense under attack runs in them
+    processes = [multiprocessing.get_context("spawn").Process(target=_fill, args=(asked,)) for _ in range(workers)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    if any(process.exitcode for process in processes):
+        raise RuntimeError("a process that trained shadow models failed: its own traceback says why")
+    return asked()
+
+
+def _fill(asked: Callable[[], ShadowPool]) -> None:
+    """In a process of its own: what is kept on the disk is the result."""
+    torch.set_num_threads(1)
+    asked()
+
+
+def halves(pool: ShadowPool, key: str, index: int) -> Tensor:
+    """Which records (A,) model `index` learns: one half of the universe; models 2i and 2i+1 differ in all of it."""
+    universe = torch.arange(len(pool.records))[pool.universe]
+    generator = torch.Generator().manual_seed(derive_seed(key, "halves", index // 2))
+    order = universe[torch.randperm(len(universe), generator=generator)]
+    first, second = order[: len(order) // 2], order[len(order) // 2 :]
+    member = torch.zeros(len(pool.records), dtype=torch.bool)
+    member[first if index % 2 == 0 else second] = True
+    return member
+
+
+def _model(
+    knowledge: Knowledge, pool: ShadowPool, index: int, key: str, precision: Precision, folder: Path
+) -> tuple[Tensor, Signals] | None:
+    """Membership and signals of one model: kept, or trained and then kept; None while another process trains it."""
+    member = halves(pool, key, index)
+    file = folder / f"{index}.safetensors"
+    classes = knowledge.public.classes
+    kept = _load(file, member, classes)
+    if kept is not None:
+        return member, kept
+    with locked(file.with_suffix(".lock")) as free:
+        if not free:
+            return None
+        signals = _load(file, member, classes)  # perhaps it was finished in between
+        if signals is None:
+            signals = _trained(knowledge, pool, member, derive_seed(key, "shadow", index), precision)
+            _keep(file, member, signals)
+    return member, signals
+
+
+def _trained(knowledge: Knowledge, pool: ShadowPool, member: Tensor, seed: int, precision: Precision) -> Signals:
+    """What a model that learned these records gives on all of them."""
+    observed = _observed(knowledge)
+    data = pool.records.select(member.nonzero().squeeze(1))
+    watch = Watch(rounds=observed, targets=1)
+    mixed = precision == "bfloat16"
+    view = train_shadow(knowledge.defense, knowledge.public, data, knowledge.view.threat, seed, watch, mixed=mixed)
+    return read_signals(replace(knowledge, view=view), pool.records, observed)
+
+
+def _observed(knowledge: Knowledge) -> tuple[Moment, ...]:
+    """The observed rounds that the target's view holds something of: a shadow is watched in the same."""
+    names = Watch().indices(knowledge.public.total_rounds)
+    rounds = {o.occasion.round for o in knowledge.view.of_kind("train")}
+    return tuple(moment for index, moment in names.items() if index in rounds)
+
+
+def _key(knowledge: Knowledge, pool: ShadowPool, precision: Precision) -> str:
+    """The digest of all that decides the models and what is kept of them. Not the attack's seed: pools are shared."""
+    defense = knowledge.defense
+    defense_file = sys.modules[type(defense).__module__].__file__
+    assert defense_file is not None
+    model_file = str(registry.find("model", knowledge.public.model)["file"])
+    pixels, labels = raw_bytes(pool.records.images), raw_bytes(pool.records.labels)
+    return digest_of(
+        knowledge.public.model_dump(mode="json"),
+        [defense.name, defense.parameters()],
+        knowledge.view.threat,
+        [list(pool.records.images.shape), hashlib.sha256(pixels).hexdigest(), hashlib.sha256(labels).hexdigest()],
+        [[part.start, part.stop] for part in (pool.candidates, pool.own, pool.auxiliary)],
+        pool.online,
+        precision,
+        list(_observed(knowledge)),
+        knowledge.reading_key(),
+        source_digests([__name__, type(knowledge).__module__, defense_file, model_file]),
+        torch.__version__,
+    )
+
+
+def _load(file: Path, member: Tensor, classes: int) -> Signals | None:
+    """What was kept of a model; None where the file is missing, not whole, of other halves or of another form."""
+    records = len(member)
+    tensors = kept_tensors(file, records * (1 + len(MOMENTS) * (classes + 1) * torch.float32.itemsize))
+    if tensors is None:
+        return None
+    expected: dict[str, tuple[tuple[int, ...], torch.dtype]] = {"member": ((records,), torch.uint8)}
+    expected |= {f"logits/{moment}": ((records, classes), torch.float32) for moment in MOMENTS}
+    expected |= {f"norms/{moment}": ((records,), torch.float32) for moment in MOMENTS}
+    if any(expected.get(name) != (tuple(value.shape), value.dtype) for name, value in tensors.items()):
+        return None
+    kept = tensors.pop("member", torch.empty(0))
+    signals = Signals(_under("logits/", tensors), _under("norms/", tensors))
+    if not torch.equal(kept.bool(), member) or FINAL not in signals.logits:
+        return None
+    return signals
+
+
+def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+
+def _keep(file: Path, member: Tensor, signals: Signals) -> None:
+    """Keep a model's signals beside which records it learned."""
+    tensors = {"member": member.to(torch.uint8)}
+    tensors |= {f"logits/{moment}": value for moment, value in signals.logits.items()}
+    tensors |= {f"norms/{moment}": value for moment, value in signals.norms.items()}
+    keep_tensors(file, tensors)
+
+
+def _stacked(signals: Sequence[Signals]) -> Signals:
+    """One object for N models, with the moments that all of them have (a client may sit out an observed round)."""
+    common = [moment for moment in signals[0].logits if all(moment in s.logits for s in signals)]
+    return Signals(
+        {moment: torch.stack([s.logits[moment] for s in signals]) for moment in common},
+        {moment: torch.stack([s.norms[moment] for s in signals]) for moment in common if moment in signals[0].norms},
+    )

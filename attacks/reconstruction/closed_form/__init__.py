@@ -1,0 +1,1 @@
+"""Reconstruction in closed form."""

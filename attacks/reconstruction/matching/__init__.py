@@ -1,0 +1,1 @@
+"""Reconstruction by matching: find images whose gradient is the observed one."""

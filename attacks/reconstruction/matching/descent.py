@@ -1,0 +1,79 @@
+"""The descent of the pixel attacks: signed Adam on matching cost and total variation, the best iterate kept.
+
+Where the cost is another one in each iteration (a random part of it), the last iterate is kept instead.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from leakboard.attacks.base import Knowledge
+from leakboard.attacks.reconstruction.matching.gradients import SignedAdam, Slopes, total_variation
+
+#: iterations' worth of time that is kept back before a deadline, for the last costs and the way home
+RESERVE = 3
+
+
+@dataclass
+class Best:
+    """The best candidates so far (P, M, C, H, W) by the objective (P,), their costs (P,), and the iterations made."""
+
+    images: Tensor
+    objective: Tensor
+    costs: Tensor
+    iterations: int = 0
+
+    def offer(self, images: Tensor, objective: Tensor, costs: Tensor, *, last: bool = False) -> None:
+        """Keep each candidate that is better than its best (`last`: in any case); one that is no number never is."""
+        better = objective.isfinite() if last else objective < self.objective
+        self.objective = torch.where(better, objective, self.objective)
+        self.costs = torch.where(better, costs, self.costs)
+        self.images = torch.where(better.view(-1, 1, 1, 1, 1), images, self.images)
+
+    def of_restarts(self, restarts: int) -> tuple[Tensor, Tensor]:
+        """Of the restarts the one with the least cost: images (P, M, C, H, W) and costs (P,)."""
+        costs = self.costs.view(restarts, -1)
+        winner = costs.argmin(0)
+        every = torch.arange(len(winner), device=winner.device)
+        images = self.images.view(restarts, -1, *self.images.shape[1:])
+        return images[winner, every].cpu(), costs[winner, every].cpu()
+
+
+@dataclass(frozen=True)
+class Descent:
+    """Minimises matching cost + tv * TV(x) over images in [0, 1]."""
+
+    iterations: int
+    learning_rate: float
+    tv: float
+    last: bool = False
+
+    def __call__(self, knowledge: Knowledge, matcher: Slopes, x: Tensor) -> Best:
+        """The best candidates (restarts * P, M, C, H, W) on the way from `x`, until the iterations or the time end."""
+        unknown = torch.full(x.shape[:1], torch.inf, device=x.device)
+        best = Best(x.clone(), unknown, torch.ones_like(unknown))  # cost 1: nothing in common
+        optimiser = SignedAdam(x, self.learning_rate, self.iterations)
+        slowest = 0.0
+        while best.iterations < self.iterations and knowledge.time_left() > RESERVE * slowest:
+            started = time.monotonic()
+            costs, direction = matcher.slopes(x)
+            roughness, along = _roughness(x)
+            best.offer(x, costs + self.tv * roughness, costs, last=self.last)
+            x = optimiser.step(x, direction + self.tv * along).clamp(0, 1)
+            best.iterations += 1
+            slowest = max(slowest, time.monotonic() - started)
+            if best.iterations % max(1, self.iterations // 10) == 0:
+                knowledge.progress(f"iteration {best.iterations} of {self.iterations}")
+        return best
+
+
+def _roughness(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Total variation (P,) and its gradient in the images."""
+    x = x.detach().requires_grad_()
+    value = total_variation(x)
+    (slope,) = torch.autograd.grad(value.sum(), x)
+    return value.detach(), slope

@@ -1,0 +1,1 @@
+"""Reconstruction from what model perturbation sends beside its gradient."""

@@ -1,0 +1,16 @@
+"""Where things are kept that can be computed again: the index of plugins, shadow models, generators, downloads."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+#: names another folder
+VARIABLE = "LEAKBOARD_CACHE"
+
+
+def cache_folder() -> Path:
+    """The user's cache folder: $LEAKBOARD_CACHE, else $XDG_CACHE_HOME/leakboard, else ~/.cache/leakboard."""
+    if named := os.environ.get(VARIABLE):
+        return Path(named).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "leakboard"

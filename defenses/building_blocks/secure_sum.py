@@ -1,0 +1,239 @@
+"""Secure aggregation by masks that cancel (Bonawitz et al. 2017), for semi-honest parties.
+
+Every round has keys of its own. For client u with code vector x_u, in the ring of 64-bit integers:
+
+    y_u = x_u + PRG(b_u) + sum_{v > u} PRG(s_uv) - sum_{v < u} PRG(s_uv)
+
+b_u is a seed of its own, s_uv comes from an X25519 agreement. Both b_u and the private key behind s_uv are shared by
+Shamir among all clients, t_bar shares to open. At the end the server asks, for each client, for the shares of b_u if
+its y_u arrived, and of its private key if it did not, never both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
+from leakboard.core.randomness import Stream, derive_key
+from leakboard.defenses.building_blocks.sum import SummedCodes
+from leakboard.defenses.crypto import shamir
+from leakboard.defenses.crypto.fixed_point import Integers
+from leakboard.defenses.crypto.stand_in import Words, to_tensor, to_words, where
+from leakboard.federation.party import Message, Occasion, Party, Step
+from leakboard.federation.payload import Payload
+from leakboard.federation.settings import SERVER, Public
+from leakboard.federation.transcript import Observation
+
+#: bytes of a Shamir share
+SHARE = 33
+
+
+class SecureSum(SummedCodes):
+    """The steps of a round of secure aggregation; it survives drop-outs at any of them while enough are left."""
+
+    def protocol(self) -> Sequence[Step]:
+        """Keys, shares, the model, masked updates, the question who is left, the answers, the sum."""
+        distribute, update, aggregate = super().protocol()
+        return (
+            Step("advertise", "client", self.advertise),
+            Step("relay_keys", SERVER, self.relay_keys),
+            Step("share", "client", self.share),
+            Step("relay_shares", SERVER, self.relay_shares),
+            distribute,
+            update,
+            Step("ask", SERVER, self.ask),
+            Step("unmask", "client", self.unmask),
+            aggregate,
+        )
+
+    def advertise(self, me: Party) -> None:
+        """Client: two fresh key pairs, one for the masks and one to talk to other clients through the server."""
+        me.state["round"] = {}
+        with me.phase("Key_Gen"):
+            public: Payload = {}
+            for purpose in ("mask", "channel"):
+                private = X25519PrivateKey.from_private_bytes(me.stream(f"{purpose} key").bytes(32))
+                me.state["round"][purpose] = private.private_bytes_raw()
+                public[purpose] = private.public_key().public_bytes_raw()
+        me.send(SERVER, "public_keys", public)
+
+    def relay_keys(self, me: Party) -> None:
+        """Server: pass on the public keys of everybody who is there."""
+        me.state.pop("aggregate", None)
+        keys = me.received("public_keys")
+        me.state["round"] = {"keys": keys}
+        me.broadcast(tuple(keys), "all_keys", {"keys": keys})
+
+    def share(self, me: Party) -> None:
+        """Client: share its seed and its mask key among all, each share encrypted for its receiver."""
+        body = me.received("all_keys").get(SERVER)
+        if body is None or not self.enough(me.public, len(body["keys"])):
+            return
+        own = me.state["round"]
+        own["keys"] = body["keys"]
+        own["seed"] = me.stream("own mask").bytes(32)
+        numbers = {name: _number(name) for name in body["keys"]}
+        with me.phase("Key_Gen"):
+            indices, needed = sorted(numbers.values()), self.needed(me.public)
+            seeds = shamir.share(own["seed"], needed, indices, me.stream("seed shares"))
+            masks = shamir.share(own["mask"], needed, indices, me.stream("mask shares"))
+            sealed: Payload = {}
+            for name, number in numbers.items():
+                text = b"".join(int(s[number]).to_bytes(SHARE, "little") for s in (seeds, masks))
+                sealed[name] = _channel(own, name, me.name, name, me.occasion).encrypt(bytes(12), text, None)
+        me.send(SERVER, "shares", {"to": sealed})
+
+    def relay_shares(self, me: Party) -> None:
+        """Server: pass the encrypted shares on to their receivers."""
+        shares = {sender: body["to"] for sender, body in me.received("shares").items()}
+        me.state["round"]["sharers"] = sorted(shares)
+        for receiver in shares:
+            sent = {sender: by[receiver] for sender, by in shares.items()}
+            me.send(receiver, "shares_for_you", {"from": sent})
+
+    def update(self, me: Party) -> None:
+        """Client: mask the codes of its update and send them."""
+        received = me.received("shares_for_you").get(SERVER)
+        if "round" in me.state and received is None:
+            return  # too few took part in the sharing
+        codes = self.codes(me)
+        if "round" not in me.state:
+            self.send_simulated(me, codes)
+            return
+        assert received is not None
+        own = me.state["round"]
+        own["shares"] = received["from"]
+        with me.phase("Grad_Enc"):
+            masked = codes.astype(np.uint64) + _words(own["seed"], len(codes))
+            for name in received["from"]:
+                if name != me.name:
+                    mask = _pair_mask(own["mask"], own["keys"][name]["mask"], me.occasion, me.name, name, len(codes))
+                    masked = masked + mask if _number(me.name) < _number(name) else masked - mask
+        me.send(SERVER, "update", {"masked": to_tensor(masked)})
+
+    def ask(self, me: Party) -> None:
+        """Server: tell those who sent an update who else did."""
+        updates = me.received("update")
+        own = me.state["round"]
+        total = np.zeros(self.code_count(me.public), dtype=np.uint64)
+        with me.phase("Agg"):
+            for body in updates.values():
+                total += to_words(body["masked"])
+        own["sum"], own["senders"] = to_tensor(total), sorted(updates)
+        me.broadcast(tuple(updates), "survivors", {"senders": sorted(updates)})
+
+    def unmask(self, me: Party) -> None:
+        """Client: for each client that shared, its share of the seed if the update arrived, else of the mask key."""
+        asked = me.received("survivors").get(SERVER)
+        if asked is None or not self.enough(me.public, len(asked["senders"])):
+            return
+        found: Payload = {}
+        with me.phase("Grad_Dec"):
+            for name, sealed in me.state["round"]["shares"].items():
+                text = _channel(me.state["round"], name, name, me.name, me.occasion).decrypt(bytes(12), sealed, None)
+                found[name] = text[:SHARE] if name in asked["senders"] else text[SHARE:]
+        me.send(SERVER, "unmasking", {"shares": found})
+
+    def aggregate(self, me: Party) -> None:
+        """Server: rebuild the seeds of those who sent and the mask keys of those who did not, take all masks off."""
+        answers = me.received("unmasking")
+        own, needed = me.state["round"], self.needed(me.public)
+        if len(answers) < needed:
+            return  # too few are left to open anything: the round is lost
+        with me.phase("Grad_Dec"):
+            total = to_words(own["sum"]).copy()
+            for name in own["sharers"]:
+                shares = {_number(n): int.from_bytes(b["shares"][name], "little") for n, b in answers.items()}
+                secret = shamir.reconstruct(shares, needed)
+                if name in own["senders"]:
+                    total -= _words(secret, len(total))
+                else:
+                    total += self._open_masks(me, name, secret, len(total))
+        self.conclude(me, total.astype(np.int64), len(own["senders"]))
+
+    def opened(self, observation: Observation, public: Public) -> dict[str, Integers]:
+        """t_bar colluders hold the shares of everybody's seed and mask key: with the server they open every update."""
+        server = observation.states[SERVER].get("round", {})
+        colluders = {n: s["round"] for n, s in observation.states.items() if "shares" in s.get("round", {})}
+        if len(colluders) < self.needed(public) or "sharers" not in server:
+            return {}
+        found = {}
+        for message in observation.messages:
+            if message.kind == "update" and message.receiver == SERVER:
+                codes = self._unmasked(message, observation.occasion, server, colluders, self.needed(public))
+                found[message.sender] = codes.astype(np.int64)
+        return found
+
+    def _unmasked(
+        self, message: Message, occasion: Occasion, server: Payload, colluders: dict[str, Payload], needed: int
+    ) -> Words:
+        """One client's codes, from the shares that its colluding neighbours hold."""
+        owner = message.sender
+        parts: tuple[dict[int, int], dict[int, int]] = ({}, {})
+        for name, own in colluders.items():
+            text = _channel(own, owner, owner, name, occasion).decrypt(bytes(12), own["shares"][owner], None)
+            parts[0][_number(name)] = int.from_bytes(text[:SHARE], "little")
+            parts[1][_number(name)] = int.from_bytes(text[SHARE:], "little")
+        seed, private = (shamir.reconstruct(part, needed) for part in parts)
+        return _without_masks(message, occasion, seed, private, {n: server["keys"][n] for n in server["sharers"]})
+
+    def own_codes(self, observation: Observation, public: Public) -> dict[str, Integers]:
+        """What a client masked itself."""
+        rounds = {n: s["round"] for n, s in observation.states.items() if "shares" in s.get("round", {})}
+        found = {}
+        for message in observation.messages:
+            if message.kind == "update" and message.receiver == SERVER and message.sender in rounds:
+                own = rounds[message.sender]
+                others = {name: own["keys"][name] for name in own["shares"]}
+                codes = _without_masks(message, observation.occasion, own["seed"], own["mask"], others)
+                found[message.sender] = codes.astype(np.int64)
+        return found
+
+    def _open_masks(self, me: Party, gone: str, secret: bytes, count: int) -> Words:
+        """What the senders' pairwise masks with a client that dropped out add up to, with the sign that removes it."""
+        found = np.zeros(count, dtype=np.uint64)
+        own = me.state["round"]
+        for name in own["senders"]:
+            mask = _pair_mask(secret, own["keys"][name]["mask"], me.occasion, gone, name, count)
+            found = found - mask if _number(name) < _number(gone) else found + mask
+        return found
+
+
+def _without_masks(message: Message, occasion: Occasion, seed: bytes, private: bytes, keys: Payload) -> Words:
+    """A masked update less its owner's seed and its masks with the owners of these public keys."""
+    owner, codes = message.sender, to_words(message.payload["masked"])
+    codes = codes - _words(seed, len(codes))
+    for name, public in keys.items():
+        if name != owner:
+            mask = _pair_mask(private, public["mask"], occasion, owner, name, len(codes))
+            codes = codes - mask if _number(owner) < _number(name) else codes + mask
+    return codes
+
+
+def _number(name: str) -> int:
+    """A client's number for masks and shares, from 1."""
+    return int(name.partition(":")[2]) + 1
+
+
+def _words(seed: bytes, count: int) -> Words:
+    """PRG: uniform 64-bit words."""
+    return Stream(seed).words(count)
+
+
+def _agreed(private: bytes, public: bytes) -> bytes:
+    return X25519PrivateKey.from_private_bytes(private).exchange(X25519PublicKey.from_public_bytes(public))
+
+
+def _pair_mask(private: bytes, public: bytes, occasion: Occasion, first: str, second: str, count: int) -> Words:
+    """PRG(s_uv), the same from both sides, bound to this run of the protocol."""
+    pair = sorted((_number(first), _number(second)))
+    return _words(derive_key(_agreed(private, public), "mask", *pair, where(occasion)), count)
+
+
+def _channel(own: Payload, other: str, sender: str, receiver: str, occasion: Occasion) -> ChaCha20Poly1305:
+    """The cipher from a sender to a receiver, one of whom is this client; for one message, so one nonce will do."""
+    shared = _agreed(own["channel"], own["keys"][other]["channel"])
+    return ChaCha20Poly1305(derive_key(shared, "channel", sender, receiver, where(occasion)))

@@ -1,0 +1,341 @@
+"""Runs an attack in a process of its own that has never held the truth.
+
+The child comes from the fork server, so its memory holds our code and what it is handed (view, auxiliary images,
+candidates, a seed of its own), and nothing of the federation. The engine starts it beside the worker: a worker that
+started it itself would first start a fork server of its own, which takes seconds.
+
+While the attack runs, opening a file of the run or one that held the data is refused. This catches mistakes and lazy
+cheating; it is no jail for malicious code.
+
+Questions are pickled towards the child. What comes back is never unpickled, whoever sent it: a short JSON text that
+says how it went, and after "ok" the answer as safetensors (`leaderboard.cells.answer`), each of bounded length.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import queue
+import resource
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from leakboard.attacks.base import (
+    Attack,
+    AuditAnswer,
+    AuditAttack,
+    AuditTask,
+    ExtractionAnswer,
+    ExtractionAttack,
+    ExtractionTask,
+    Knowledge,
+    MembershipAnswer,
+    MembershipAttack,
+    MembershipTask,
+    ReconstructionAnswer,
+    ReconstructionAttack,
+    ReconstructionTask,
+)
+from leakboard.core import registry
+from leakboard.core.errors import Unsupported
+from leakboard.leaderboard.cells.answer import Answer, AttackFailed, AttackTask, check_answer, most_bytes, pack, unpack
+from leakboard.leaderboard.cells.processes import context, obey_engine, one_thread, print_into
+from leakboard.leaderboard.records.record import Cost
+
+#: of a reason and of a traceback so much is sent: a pipe takes 64 KB, and nobody may be there to read more yet
+LONGEST, PIPE = 20_000, 60_000
+#: the largest report of an outcome that is received, in bytes, and the outcomes there are
+LARGEST_TOLD, OUTCOMES = 2**20, ("ok", "unsupported", "failed")
+#: what an attack that ended without an answer is told, and one that wrote something else to the pipe
+DIED = "the attack's process died without an answer: it was killed or ended itself"
+NO_ANSWER = "the attack's process sent something that is no answer"
+
+
+class Cheating(Exception):
+    """The attack opened a file that its threat model does not give it."""
+
+
+@dataclass(frozen=True)
+class Errand:
+    """What the child is handed: no truth, no base seed, no run folder but as something forbidden.
+
+    An audit's task holds no trial yet: its trials are the `portions`, which follow one after another.
+    """
+
+    plugin_files: tuple[str, ...]
+    attack: Attack
+    knowledge: Knowledge
+    task: AttackTask
+    forbidden: tuple[str, ...]
+    portions: Iterable[AuditTask] = ()
+
+
+#: what Python tells of files before it touches them
+WATCHED = ("open", "os.listdir", "os.scandir", "os.remove", "os.rename", "os.rmdir", "os.truncate", "shutil.rmtree")
+_opened: set[str] | None = None
+_forbidden: tuple[str, ...] = ()
+_caught = ""  # what a forbidden opening said; an attack that swallows the error fails all the same
+
+
+def _audit(event: str, arguments: tuple[Any, ...]) -> None:
+    """Python's audit hook: notes opened files while `opened_files` runs, refuses forbidden ones during an attack."""
+    watched = event in WATCHED and isinstance(arguments[0], str | bytes)
+    if not watched or (_opened is None and not _forbidden):
+        return
+    path = os.path.realpath(os.fsdecode(arguments[0]))
+    if _opened is not None and event == "open":
+        _opened.add(path)
+    _refuse(path)
+
+
+def _refuse(path: str) -> None:
+    """Raise where a path is one that the attack must not open."""
+    global _caught
+    for refused in _forbidden:
+        if path == refused or path.startswith(refused + os.sep):
+            _caught = f"the attack opened {Path(path).name}, which its view does not hold"
+            raise Cheating(_caught)
+
+
+def _watch_native_readers() -> None:
+    """Readers in native code raise no audit event: let them ask first."""
+    import safetensors
+    import safetensors.torch
+    import torch
+
+    def asking(reader: Any) -> Any:
+        def ask(filename: Any, *arguments: Any, **named: Any) -> Any:
+            _refuse(os.path.realpath(os.fsdecode(filename)))
+            return reader(filename, *arguments, **named)
+
+        return ask
+
+    readers = ((safetensors, "safe_open"), (safetensors.torch, "safe_open"), (torch, "from_file"))
+    for module, name in readers:
+        setattr(module, name, asking(getattr(module, name)))
+
+
+_hooked = False
+
+
+def _hook() -> None:
+    global _hooked
+    if not _hooked:  # an audit hook cannot be removed, so there is one a process
+        sys.addaudithook(_audit)
+        _hooked = True
+
+
+@contextmanager
+def opened_files() -> Iterator[set[str]]:
+    """The data files opened in the block (not Python's own sources and libraries)."""
+    global _opened
+    _hook()
+    _opened = set()
+    found: set[str] = set()
+    try:
+        yield found
+    finally:
+        code = (".py", ".pyc", ".so", ".pyi", ".json", ".toml", ".txt")
+        found |= {path for path in _opened if Path(path).is_file() and not path.endswith(code)}
+        _opened = None
+
+
+@dataclass(frozen=True)
+class Cage:
+    """The worker's ends of the pipes to a waiting attack process: the errand goes in, the answer comes out."""
+
+    errands: Connection
+    answers: Connection
+
+    def close(self) -> None:
+        """Let go: an attack process whose pipe nobody holds any more ends."""
+        self.errands.close()
+        self.answers.close()
+
+
+def open_cage() -> tuple[Any, Cage]:
+    """Start an attack process that waits for its errand: (the process, the ends for whoever will use it)."""
+    their_errands, our_errands = context().Pipe(duplex=False)
+    our_answers, their_answers = context().Pipe(duplex=False)
+    process = context().Process(target=_child, args=(their_errands, their_answers))  # type: ignore[attr-defined]
+    process.start()
+    their_errands.close()
+    their_answers.close()
+    return process, Cage(our_errands, our_answers)
+
+
+def _child(errands: Connection, pipe: Connection) -> None:
+    """Child process: run the attack, send back how it went and, where it went well, the answer."""
+    global _forbidden
+    obey_engine()
+    try:
+        log, parcel = pickle.loads(errands.recv_bytes())
+    except EOFError:  # the worker needs no attack: it has the answer already, or cannot have one
+        return
+    inbox: queue.Queue[bytes] = queue.Queue(maxsize=1)  # one portion waits while another is attacked
+    threading.Thread(target=_die_with_worker, args=(errands, inbox), daemon=True).start()
+    if log:
+        print_into(log)
+    one_thread()
+    try:
+        errand = _unpack(parcel)
+        _hook()
+        _watch_native_readers()
+        _forbidden = errand.forbidden
+        wall, cpu = time.perf_counter(), time.process_time()
+        answer = _run(errand, inbox)
+        if _caught:
+            raise Cheating(_caught)
+        used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024 if sys.platform != "darwin" else 1024**2)
+        cost = Cost(
+            wall_seconds=time.perf_counter() - wall, cpu_seconds=time.process_time() - cpu, peak_memory_mib=used
+        )
+        content = pack(answer, cost)
+        pipe.send_bytes(_told("ok"))
+        pipe.send_bytes(content)
+    except Unsupported as reason:
+        pipe.send_bytes(_told("unsupported", str(reason)))
+    except AttackFailed as failure:
+        pipe.send_bytes(_told("failed", str(failure), traceback.format_exc()))
+    except BaseException as error:
+        pipe.send_bytes(_told("failed", f"{type(error).__name__}: {error}", traceback.format_exc()))
+
+
+def _told(outcome: str, reason: str = "", trace: str = "") -> bytes:
+    """How it went, as JSON that a pipe takes at once."""
+    for most in (LONGEST, LONGEST // 8):  # the second is short enough even if every character is escaped
+        text = json.dumps({"outcome": outcome, "reason": reason[:most], "trace": trace[-most:]}).encode()
+        if len(text) <= PIPE:
+            break
+    return text
+
+
+def _unpack(parcel: bytes) -> Errand:
+    files, body = pickle.loads(parcel)  # made by our own parent process a moment ago
+    for file in files:
+        registry.load_file(file)
+    errand: Errand = pickle.loads(body)
+    return errand
+
+
+def _die_with_worker(errands: Connection, inbox: queue.Queue[bytes]) -> None:
+    """The fork server is this process's parent, so a killed worker must be noticed by its closed pipe.
+
+    What comes through the pipe before are an audit's portions.
+    """
+    with suppress(EOFError, OSError):
+        while True:
+            inbox.put(errands.recv_bytes())
+    os._exit(1)
+
+
+def _progress(line: str) -> None:
+    print(line, flush=True)
+
+
+def _run(errand: Errand, inbox: queue.Queue[bytes]) -> Answer:
+    knowledge = replace(errand.knowledge, progress=_progress)
+    answer: Answer
+    wanted: type[Answer]
+    if isinstance(errand.attack, ReconstructionAttack) and isinstance(errand.task, ReconstructionTask):
+        wanted, answer = ReconstructionAnswer, errand.attack.reconstruct(knowledge, errand.task)
+    elif isinstance(errand.attack, MembershipAttack) and isinstance(errand.task, MembershipTask):
+        wanted, answer = MembershipAnswer, errand.attack.infer(knowledge, errand.task)
+    elif isinstance(errand.attack, ExtractionAttack) and isinstance(errand.task, ExtractionTask):
+        wanted, answer = ExtractionAnswer, errand.attack.extract(knowledge, errand.task)
+    elif isinstance(errand.attack, AuditAttack) and isinstance(errand.task, AuditTask):
+        wanted, answer = AuditAnswer, _audit_trials(errand.attack, knowledge, inbox)
+    else:
+        raise TypeError(f"the attack '{errand.attack.name}' cannot do a {type(errand.task).__name__}")
+    if not isinstance(answer, wanted):
+        raise TypeError(f"the attack must return a {wanted.__name__}; given: {type(answer).__name__}")
+    check_answer(answer, errand.task, errand.knowledge.public)
+    return answer
+
+
+def _audit_trials(attack: AuditAttack, knowledge: Knowledge, inbox: queue.Queue[bytes]) -> AuditAnswer:
+    """Score portion after portion until the empty parcel; flags once, diagnostics as means over the portions."""
+    answers: list[AuditAnswer] = []
+    while parcel := inbox.get():
+        task: AuditTask = pickle.loads(parcel)
+        answer = attack.distinguish(knowledge, task)
+        if not isinstance(answer, AuditAnswer):
+            raise TypeError(f"the attack must return an AuditAnswer; given: {type(answer).__name__}")
+        check_answer(answer, task, knowledge.public)
+        if len(answer.scores) != len(task.trials):
+            raise TypeError(f"the attack must return {len(task.trials)} scores; given: {len(answer.scores)}")
+        answers.append(answer)
+    flags = tuple(dict.fromkeys(flag for answer in answers for flag in answer.flags))
+    names = {name for answer in answers for name in answer.diagnostics}
+    means = {n: sum(a.diagnostics.get(n, 0.0) for a in answers) / len(answers) for n in sorted(names)}
+    return AuditAnswer(torch.cat([answer.scores for answer in answers]), flags, means)
+
+
+def run_attack(errand: Errand, cage: Cage, log: Path | None = None) -> tuple[Answer, Cost]:
+    """Run an attack in the waiting process, its prints into `log`; raises `Unsupported` or `AttackFailed`."""
+    parcel = pickle.dumps((errand.plugin_files, pickle.dumps(replace(errand, portions=()))))
+    try:
+        cage.errands.send_bytes(pickle.dumps((log, parcel)))
+        if isinstance(errand.task, AuditTask):
+            _send_portions(errand.portions, cage)
+        told = _received(cage, LARGEST_TOLD)
+        outcome, reason, trace = _read_told(told)
+        if outcome == "unsupported":
+            raise Unsupported(reason)
+        if outcome == "failed":
+            raise AttackFailed(reason, trace)
+        content = _received(cage, longest_answer(errand))
+    except (EOFError, OSError):
+        raise AttackFailed(DIED) from None
+    try:
+        return unpack(content)
+    except Exception as error:  # whatever bytes of a stranger lead to, in safetensors or JSON
+        raise AttackFailed(f"{NO_ANSWER} ({type(error).__name__})") from None
+
+
+def _received(cage: Cage, most: int) -> bytes:
+    """The next message of the attack's process; refused by its length before anything is allocated for it."""
+    try:
+        return cage.answers.recv_bytes(most)
+    except OSError:
+        if cage.answers.closed:  # that is what a connection does when a message is too long
+            raise AttackFailed(f"{NO_ANSWER}: it is longer than {most} bytes") from None
+        raise
+
+
+def _read_told(told: bytes) -> tuple[str, str, str]:
+    """Outcome, reason and traceback of what `_told` sent, or whoever else wrote to the pipe."""
+    try:
+        found = json.loads(told)
+        parts = [found[name] for name in ("outcome", "reason", "trace")]
+        if not all(isinstance(part, str) for part in parts) or parts[0] not in OUTCOMES:
+            raise ValueError("unknown outcome")
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise AttackFailed(f"{NO_ANSWER} ({type(error).__name__})") from None
+    outcome, reason, trace = (part.encode("utf-8", "replace").decode() for part in parts)  # no half characters
+    return outcome, reason[:LONGEST], trace[-LONGEST:]
+
+
+def longest_answer(errand: Errand) -> int:
+    """The largest size in bytes that an answer to this errand can have."""
+    trials = errand.attack.trials if isinstance(errand.attack, AuditAttack) else 0
+    return most_bytes(errand.task, errand.knowledge.public, trials)
+
+
+def _send_portions(portions: Iterable[AuditTask], cage: Cage) -> None:
+    """Send the trials as fast as the attack takes them, then an empty parcel; stop where it has ended already."""
+    with suppress(BrokenPipeError):
+        for portion in portions:
+            cage.errands.send_bytes(pickle.dumps(portion))
+        cage.errands.send_bytes(b"")

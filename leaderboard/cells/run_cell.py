@@ -1,0 +1,100 @@
+"""One cell: open the view, let the attack loose on it, then (and only then) fetch the truth and score."""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+from typing import Any
+
+from leakboard.attacks.base import STOPPED, ReconstructionAnswer
+from leakboard.core.errors import Unsupported, UserError
+from leakboard.core.files import write_text
+from leakboard.federation.settings import Public, Training
+from leakboard.federation.view import parse_threat
+from leakboard.leaderboard.cells.answer import Answer, AttackFailed, check_answer, load_answer, save_answer
+from leakboard.leaderboard.cells.attack_process import Cage, Errand, longest_answer, run_attack
+from leakboard.leaderboard.cells.question import make_errand
+from leakboard.leaderboard.cells.score import score
+from leakboard.leaderboard.cells.train import load_public, load_summary
+from leakboard.leaderboard.planning.jobs import Job
+from leakboard.leaderboard.records.provenance import provenance
+from leakboard.leaderboard.records.record import Cost, Record
+from leakboard.leaderboard.records.validation import unsound
+
+
+def run_cell(job: Job, cage: Cage, log: Path) -> None:
+    """Compute the record of one cell and write it; whatever happens, the record says so."""
+    write_text(job.record_file, _compute(job, cage, log).to_json())
+
+
+def _compute(job: Job, cage: Cage, log: Path) -> Record:
+    assert job.cell is not None
+    base: dict[str, Any] = {
+        "key": job.key,
+        "ingredients": job.ingredients,
+        "cell": job.cell,
+        "training": load_summary(job.training_folder),
+        "provenance": provenance(job.device, job.data_digest),
+    }
+    try:
+        attack = job.make_attack()
+        base["budget"] = attack.budget()
+        if not attack.allows(job.cell.threat):
+            raise Unsupported(f"the attack works under {', '.join(attack.threats)}, not under {job.cell.threat}")
+        clients = Training.model_validate(job.training.training).clients
+        if parse_threat(job.cell.threat, clients).active and not job.training.active:
+            raise Unsupported(f"the defense {job.training.defense.name} has no strategy of an active server")
+        answer, cost = _answer(job, cage, log)
+        scored = score(job, answer)
+        late = _stopped(answer)
+        record = Record(**base, status="timeout" if late else "ok", reason=late, cost=cost, **scored)
+        if broken := next(unsound(record), ""):  # no table can be made of it, nor of its neighbours beside it
+            raise AttackFailed(f"nothing sound came out: {broken}")
+        return record
+    except Unsupported as reason:
+        return Record(**base, status="skipped", reason=_line(str(reason)))
+    except AttackFailed as failure:
+        return Record(**base, status="failed", reason=_line(str(failure)), traceback=failure.trace)
+    except Exception as error:
+        said = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+        return Record(**base, status="failed", reason=_line(said), traceback=traceback.format_exc())
+
+
+def _line(text: str) -> str:
+    """A reason is one line: the traceback has the rest."""
+    return " ".join(text.split())
+
+
+# --- the attack ---------------------------------------------------------------------------------
+
+
+def _answer(job: Job, cage: Cage, log: Path) -> tuple[Answer, Cost]:
+    """The kept answer of this attack where there is one, else run it and keep it."""
+    errand = make_errand(job)
+    public = load_public(job.training_folder)
+    kept = _kept(job, errand, public)
+    if kept is not None and not _stopped(kept[0]):  # one that was stopped is tried again
+        return kept
+    answer, cost = run_attack(errand, cage, log)
+    check_answer(answer, errand.task, public)
+    if not _stopped(answer) or isinstance(answer, ReconstructionAnswer):
+        save_answer(job.answer_file, answer, cost)  # images are shown also when the clock ended the search
+    return answer, cost
+
+
+def _kept(job: Job, errand: Errand, public: Public) -> tuple[Answer, Cost] | None:
+    """The kept answer; None where there is none, or what lies there is no answer to this question."""
+    file = job.answer_file
+    try:
+        if file.stat().st_size > longest_answer(errand):
+            return None
+        answer, cost = load_answer(file)
+        check_answer(answer, errand.task, public)
+    except Exception:  # cut, changed or of another kind: the attack runs again and its answer takes the place
+        return None
+    return answer, cost
+
+
+def _stopped(answer: Answer) -> str:
+    """The flag that says that the clock ended the attack; its answer is scored, but not taken for all it can do."""
+    return next((flag for flag in answer.flags if flag.startswith(STOPPED)), "")

@@ -1,0 +1,203 @@
+"""Does a plan job by job: a cell that dies, hangs or raises costs one record and nothing else."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from leakboard.core.files import write_text
+from leakboard.leaderboard.cells.train import load_summary
+from leakboard.leaderboard.engine.executors.base import End, Executor
+from leakboard.leaderboard.engine.schedule import longest_first
+from leakboard.leaderboard.engine.state import StateFile
+from leakboard.leaderboard.engine.worker import failure_file
+from leakboard.leaderboard.planning.jobs import Job
+from leakboard.leaderboard.planning.plan import Plan
+from leakboard.leaderboard.records.provenance import provenance
+from leakboard.leaderboard.records.record import Record, Status
+
+#: of the reason of a failed training so many characters are read
+LONGEST_REASON = 20_000
+BROKEN: tuple[Status, ...] = ("failed", "timeout", "crashed")
+
+
+@dataclass
+class Report:
+    """What a run did, by status; `kept` are cells that were there already, `unwritten` those without a record."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+    kept: int = 0
+    trained: int = 0
+    unwritten: int = 0
+
+    @property
+    def broken(self) -> int:
+        """How many cells did not work."""
+        return sum(self.counts.get(status, 0) for status in BROKEN) + self.unwritten
+
+
+def read_record(job: Job) -> Record | None:
+    """The record of a cell, if it is there."""
+    try:
+        return Record.model_validate_json(job.record_file.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+class Engine:
+    """Does a plan: trainings first where cells wait for them, as many jobs at once as there are slots."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        executor: Executor,
+        tell: Callable[[Engine, str], None],
+        retry_failed: bool = False,
+    ) -> None:
+        self.plan = plan
+        self.executor = executor
+        self.tell = tell
+        self.report = Report()
+        self.state = StateFile(Path(plan.trainings[0].run), executor)
+        self.waiting = [job for job in plan.cells if not self._finished(job, retry_failed)]
+        needed = {job.training_key for job in self.waiting}
+        self.trainings = [j for j in plan.trainings if j.training_key in needed and not j.training_folder.is_dir()]
+        self.total = len(self.waiting) + len(self.trainings)
+        self.done = 0
+        for job in self.trainings:
+            failure_file(job).unlink(missing_ok=True)
+
+    def _finished(self, job: Job, retry_failed: bool) -> bool:
+        record = read_record(job)
+        if record is None or (retry_failed and record.status in BROKEN):
+            return False
+        self.report.kept += 1
+        self.report.counts[record.status] = self.report.counts.get(record.status, 0) + 1
+        return True
+
+    def order(self, seconds: Mapping[str, float]) -> None:
+        """Put the longest first, by these estimates; what is not among them keeps the order of the plan."""
+        self.waiting = longest_first(self.waiting, seconds)
+        self.trainings = longest_first(self.trainings, seconds)
+
+    def run(self, look: Callable[[], Mapping[str, float] | None] = lambda: None) -> Report:
+        """Do everything that is not there yet, in the best order as soon as `look` has estimates of the seconds.
+
+        Ctrl-C ends the running processes and leaves no half-written file.
+        """
+        try:
+            while self.waiting or self.trainings or self.executor.running:
+                if (seconds := look()) is not None:
+                    self.order(seconds)
+                self._start()
+                if self.executor.running:
+                    for end in self.executor.wait():
+                        self._ended(end)
+                self.tell(self, "")
+        except KeyboardInterrupt:
+            signal.signal(signal.SIGINT, _leave_at_once)
+            raise
+        finally:
+            self.executor.stop()
+            self.state.note(())
+        return self.report
+
+    def _start(self) -> None:
+        while len(self.executor.running) < self.executor.slots:
+            job = self._next()
+            if job is None:
+                return
+            if job.cell is not None:
+                job.record_file.unlink(missing_ok=True)  # a failed one, tried again: it must not pass for the new one
+            self.executor.start(job)
+            self.state.note(self.executor.running)
+            self.tell(self, "")
+
+    def _next(self) -> Job | None:
+        """The next training, else a cell whose training is there; cells of a failed training are settled here."""
+        if self.trainings:
+            return self.trainings.pop(0)
+        busy = {running.job.training_key for running in self.executor.running if running.job.cell is None}
+        for job in list(self.waiting):
+            if job.training_folder.is_dir():
+                self.waiting.remove(job)
+                return job
+            if job.training_key not in busy:
+                self.waiting.remove(job)
+                self._settle(job, "failed", f"its training failed: {_first_line(job)}")
+        return None
+
+    def _ended(self, end: End) -> None:
+        self.state.note(self.executor.running)
+        if end.job.cell is None:
+            self._trained(end)
+            return
+        record = read_record(end.job)
+        if record is None:
+            self._settle(end.job, end.status, end.reason)
+        else:
+            self._count(end.job, record)
+
+    def _trained(self, end: End) -> None:
+        job, self.done = end.job, self.done + 1
+        if job.training_folder.is_dir():
+            self.report.trained += 1
+            self.tell(self, f"ok       {job.title}")
+            return
+        try:
+            if not failure_file(job).exists():
+                write_text(failure_file(job), end.reason + "\n")
+        except OSError as error:
+            self.tell(self, f"failed   {job.title}: {end.reason} ({error.strerror})")
+        else:
+            status = "timeout" if end.status == "timeout" else "failed"
+            self.tell(self, f"{status:8} {job.title}: {_first_line(job)}")
+
+    def _settle(self, job: Job, status: Status, reason: str) -> None:
+        """Write the record of a cell that could not write its own."""
+        assert job.cell is not None
+        try:
+            summary = load_summary(job.training_folder) if job.training_folder.is_dir() else None
+        except (OSError, ValueError):  # a damaged training costs its own cells, not the run
+            summary = None
+        record = Record(
+            key=job.key,
+            ingredients=job.ingredients,
+            cell=job.cell,
+            status=status,
+            reason=reason,
+            training=summary,
+            provenance=provenance(job.device, job.data_digest),
+        )
+        try:
+            write_text(job.record_file, record.to_json())
+        except OSError as error:
+            self.done += 1
+            self.report.unwritten += 1
+            self.tell(self, f"no record {job.title}: {reason}; it cannot be written: {error.strerror}")
+        else:
+            self._count(job, record)
+
+    def _count(self, job: Job, record: Record) -> None:
+        self.done += 1
+        self.report.counts[record.status] = self.report.counts.get(record.status, 0) + 1
+        reason = f": {record.reason}" if record.reason else ""
+        self.tell(self, f"{record.status:8} {job.title}{reason}")
+
+
+def _leave_at_once(*_: Any) -> None:
+    """A second Ctrl-C, while the first one's work is being done: all that we started ends with us."""
+    os.write(2, b"\nStopped at once. What was finished is kept: the same command goes on from there.\n")
+    os._exit(130)
+
+
+def _first_line(job: Job) -> str:
+    try:
+        with failure_file(job).open(errors="replace") as file:  # a defense runs where it is written
+            return file.readline(LONGEST_REASON).rstrip("\n")
+    except OSError:
+        return "the reason is lost"

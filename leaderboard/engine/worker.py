@@ -1,0 +1,63 @@
+"""A worker process: one job, one thread, its prints into a log file."""
+
+from __future__ import annotations
+
+import errno
+import sys
+import traceback
+from pathlib import Path
+
+from leakboard.core import registry
+from leakboard.core.errors import UserError
+from leakboard.core.files import write_text
+from leakboard.leaderboard.cells.attack_process import Cage
+from leakboard.leaderboard.cells.processes import obey_engine, one_thread, print_into
+from leakboard.leaderboard.cells.run_cell import run_cell
+from leakboard.leaderboard.cells.train import run_training
+from leakboard.leaderboard.planning.jobs import Job
+
+#: exit code of a worker that could not write its files, and the errors that mean so
+UNWRITTEN = 74
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO)
+
+
+def log_file(job: Job) -> Path:
+    """Where the prints of a job go."""
+    name = job.cell.slug if job.cell is not None else f"training-{job.training_key[:12]}"
+    return Path(job.run) / "logs" / f"{name}.log"
+
+
+def failure_file(job: Job) -> Path:
+    """Where a failed training says why."""
+    return Path(job.run) / "trainings" / f"{job.training_key}.failed.txt"
+
+
+def work(text: str, cage: Cage | None) -> None:
+    """Do the job of this JSON text. A training that raises leaves its traceback in `failure_file`."""
+    obey_engine()
+    try:
+        _work(Job.model_validate_json(text), cage)
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        traceback.print_exc()
+        sys.exit(UNWRITTEN)
+
+
+def _work(job: Job, cage: Cage | None) -> None:
+    log = log_file(job)
+    log.unlink(missing_ok=True)
+    print_into(log)
+    one_thread()
+    for file in job.plugin_files:
+        registry.load_file(file)
+    if job.cell is not None:
+        assert cage is not None
+        run_cell(job, cage, log)
+        return
+    try:
+        run_training(job)
+    except Exception as error:
+        said = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+        write_text(failure_file(job), said + "\n" + traceback.format_exc())
+        sys.exit(1)

@@ -1,0 +1,246 @@
+"""A card a defense: what it claims in its own words, what every threat found, and what it costs.
+
+The verdicts follow one rule a goal, for all defenses alike, whatever a defense claims; which threats a claim is about,
+its words say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import NamedTuple
+
+from leakboard.core.seeds import natural_order
+from leakboard.leaderboard.cells.score import PRIOR
+from leakboard.leaderboard.page.charts.numbers import PRIMARY
+from leakboard.leaderboard.ranking.audit_table import DOUBTED, REFUTED, outcome_of
+from leakboard.leaderboard.ranking.epsilons import claims_of, exact_round, exact_run, number, per
+from leakboard.leaderboard.ranking.leaderboards import Board, place_of, smallest_batches
+from leakboard.leaderboard.ranking.silence import unanswered
+from leakboard.leaderboard.ranking.worst_case import above
+from leakboard.leaderboard.records.record import Record, TrainingSummary
+from leakboard.leaderboard.tables.phase_times import Setting, seconds_a_round, timed_trainings
+from leakboard.leaderboard.tables.table import Cell, Column, Row
+
+HELD, BROKEN, NOT_SHOWN, NOT_ASKED = "held", "did not hold", "not shown", "not asked"
+NO_CLAIM = "no claim"
+#: a stolen model that agrees with the true one on more of the test records than this (%) is more than nothing
+MOST_RECORDS = 50.0
+
+
+class Finding(NamedTuple):
+    """What was found under one threat: the worst attack (with its record), its score in words, the verdict and why."""
+
+    goal: str
+    threat: str
+    attack: Cell | None
+    score: str
+    verdict: str
+    why: str = ""
+    #: the observed round that ranks: another may leak more or less
+    moment: str = ""
+    #: the batch size of a reconstruction in words: larger batches have tables of their own
+    size: str = ""
+
+    @property
+    def style(self) -> str:
+        """The verdict as the name of a class."""
+        return self.verdict.replace(" ", "-")
+
+
+@dataclass(frozen=True)
+class Card:
+    """A defense on a data set: `name` is the plugin's, `label` the suite's; `facts` are accuracy, cost and epsilon."""
+
+    dataset: str
+    label: str
+    name: str
+    claim: str
+    remark: str
+    facts: tuple[tuple[str, str], ...]
+    findings: tuple[Finding, ...]
+
+
+def cards(boards: Sequence[Board], records: Sequence[Record], claims: Mapping[str, str]) -> list[Card]:
+    """The cards of all defenses, by data set; `claims` are the plugins' own sentences, by name.
+
+    Of reconstructions the smallest batch size is shown, and named.
+    """
+    found, boards = [], smallest_batches(boards)
+    for dataset in dict.fromkeys(board.place.dataset for board in boards):
+        here = [board for board in boards if board.place.dataset == dataset]
+        mine = [record for record in records if record.cell.training.dataset.label == dataset]
+        labels = natural_order({record.cell.training.defense.label for record in mine})
+        control = here[0].utility.control
+        for label in sorted(labels, key=lambda name: name != control):  # the control first: all others are read by it
+            own = [record for record in mine if record.cell.training.defense.label == label]
+            name = own[0].cell.training.defense.name
+            findings = tuple(_finding(board, label, own) for board in here)
+            facts = (*_utility(here[0], label), *_cost(label, control, mine), *_epsilon(own, here, label))
+            found.append(Card(dataset, label, name, claims.get(name, ""), _own_words(own), facts, findings))
+    return found
+
+
+# --- what was found -----------------------------------------------------------------------------
+
+
+def _finding(board: Board, label: str, own: Sequence[Record]) -> Finding:
+    place = board.place
+    goal = place.question
+    asked = [record for record in own if place_of(record) == place]
+    row = next((row for row in board.table.rows if row.cells["defense"].value == label), None)
+    if row is None:
+        return Finding(goal, place.threat, None, "", *_without_score(asked), size=place.size)
+    if not row.cells[PRIMARY[place.goal]].is_number:  # a row that says why there is none
+        why = row.cells[board.table.columns[0].key].note
+        return Finding(goal, place.threat, None, "", NOT_SHOWN, why, size=place.size)
+    column = next(column for column in board.table.columns if column.key == PRIMARY[place.goal])
+    cell = row.cells[column.key]
+    moment = next((found.reported.records[0].cell.moment for found in board.rows if found.defense == label), None)
+    verdict, why = _verdict(board, row, asked)
+    score = _score(column, cell, board.over)
+    return Finding(goal, place.threat, row.cells["attack"], score, verdict, why, moment or "", place.size)
+
+
+def _score(column: Column, cell: Cell, over: str) -> str:
+    shown = " ".join(filter(None, [Cell(cell.value).main(column), column.unit, cell.interval(column)]))
+    return f"{column.title} {shown}" + (f" over {over}" if over else "")
+
+
+def _without_score(asked: Sequence[Record]) -> tuple[str, str]:
+    """The verdict on a threat under which a defense has no score: who was not attacked at all was not asked."""
+    reasons = [record.reason for record in asked if record.status != "skipped"]
+    if reasons:
+        return NOT_SHOWN, reasons[0] or "no attack gave a score"
+    return NOT_ASKED, asked[0].reason if asked else ""
+
+
+def _verdict(board: Board, row: Row, asked: Sequence[Record]) -> tuple[str, str]:
+    """Whether the defense held, and why that is not known where it is not."""
+    if board.place.goal == "audit":
+        return _audit_verdict(board, row, asked)
+    if not board.valid:
+        return (
+            NOT_SHOWN,
+            "the control does not break here (or so few targets do not tell), or there is no generalisation gap",
+        )
+    if _leaks(board, row):
+        return BROKEN, ""
+    silent = _silence(board, row, asked)
+    if silent is not None:
+        return silent
+    if not board.utility.passes(str(row.cells["defense"].value)):
+        return NOT_SHOWN, "its model does not train: there is little to leak"
+    return HELD, ""
+
+
+def _audit_verdict(board: Board, row: Row, asked: Sequence[Record]) -> tuple[str, str]:
+    """The same for a claimed epsilon; that it held is said with the power of the audit."""
+    outcome = outcome_of(row.cells["verdict"])
+    if not outcome:
+        return NO_CLAIM, ""
+    if outcome == REFUTED:
+        return BROKEN, ""
+    if not board.valid:
+        return NOT_SHOWN, "the control is not told apart either"
+    if outcome == DOUBTED:
+        return NOT_SHOWN, f"{DOUBTED}, which is no proof"
+    return _silence(board, row, asked) or (HELD, str(row.cells["verdict"].value))
+
+
+def _silence(board: Board, row: Row, asked: Sequence[Record]) -> tuple[str, str] | None:
+    """The verdict where attacks gave no answer: silence is not a win. None where all did."""
+    attacks = [record for record in asked if record.cell.attack.name != PRIOR]  # a guess is no attack
+    if not any(record.status == "ok" for record in attacks):
+        return _without_score(attacks)
+    label = row.cells["defense"].value
+    missing = unanswered(asked, [cell for cell in board.waiting if cell.training.defense.label == label])
+    return (NOT_SHOWN, missing) if missing else None
+
+
+def _leaks(board: Board, row: Row) -> bool:
+    """Whether the worst attack did better than guessing; by its interval, where it is known what guessing gives."""
+    if board.place.goal == "membership":
+        return above(row.cells["auc"], 0.5)
+    if board.place.goal == "extraction":
+        return float(row.cells["fidelity"].value or 0) > MOST_RECORDS
+    return next(found for found in board.rows if found.defense == row.cells["defense"].value).beats_prior
+
+
+# --- facts --------------------------------------------------------------------------------------
+
+
+def _utility(board: Board, label: str) -> list[tuple[str, str]]:
+    """Accuracy, beside the control's."""
+    utility = board.utility
+    if label not in utility.accuracy:
+        return [("accuracy", "not known: its training did not finish")]
+    shown = f"{100 * utility.accuracy[label]:.1f} %"
+    if label != utility.control and utility.control in utility.accuracy:
+        points = 100 * (utility.accuracy[label] - utility.accuracy[utility.control])
+        shown += f" ({points:+.1f} points against {utility.control})".replace("-", "−")
+    marks = {"below": "; not ranked: below the gate", "near": "; near the gate, ranked: the interval includes it"}
+    return [("accuracy", shown + marks.get(utility.standing(label), ""))]
+
+
+def _rounded(value: float) -> str:
+    """Three digits, and whole numbers from 1,000 on: no powers of ten."""
+    return f"{value:,.0f}" if value >= 999.5 else f"{value:.3g}"
+
+
+def _cost(label: str, control: str, records: Sequence[Record]) -> list[tuple[str, str]]:
+    """CPU seconds and bytes a round, in each setting in which the defense was trained."""
+    facts: list[tuple[str, str]] = []
+    found = {setting: all_ for setting, all_ in timed_trainings(records).items() if label in all_}
+    for setting, trainings in found.items():
+        where = "" if len(found) == 1 else f" ({_short(setting, found)})"
+        total, base = (_total(trainings.get(name, [])) for name in (label, control))
+        if total is None:
+            facts.append((f"CPU a round{where}", "not known: its cryptography was neither done nor timed"))
+        else:
+            times = f", {_rounded(total / base)} times {control}'s" if base and label != control else ""
+            facts.append((f"CPU a round{where}", f"{_rounded(total)} s{times}"))
+        sent = fmean(sum(one.bytes_by_kind.values()) / max(1, one.client_rounds) for one in trainings[label])
+        facts.append((f"sent a client and round{where}", f"{sent / 1e6:.3g} MB"))
+    return facts
+
+
+def _short(setting: Setting, among: Mapping[Setting, object]) -> str:
+    """What tells one setting from the others."""
+    models = len({other.model for other in among}) > 1
+    return ", ".join(filter(None, [setting.model if models else "", f"K = {setting.clients}"]))
+
+
+def _total(trainings: Sequence[TrainingSummary]) -> float | None:
+    if not trainings:
+        return None
+    found = seconds_a_round(trainings)
+    return found.get("total (extrapolated)", found.get("total"))
+
+
+def _epsilon(own: Sequence[Record], boards: Sequence[Board], label: str) -> list[tuple[str, str]]:
+    """The nominal epsilon, what it is exactly, and what an audit proves under each threat."""
+    claims = claims_of(own)
+    facts = []
+    nominal, a_round, a_run = number(claims, "epsilon_claimed"), exact_round(claims), exact_run(claims)
+    if nominal is not None:
+        facts.append(("ε nominal", f"{nominal:g} per {per(claims)}"))
+    for name, value in (("ε exact per round", a_round), ("ε exact per run", a_run)):
+        if value is not None:
+            facts.append((name, f"{_rounded(value)}, if all noise were Gaussian, on this graph, at this delta"))
+    for board in boards:
+        rows = [row for row in board.table.rows if row.cells["defense"].value == label]
+        if board.place.goal == "audit" and rows and rows[0].cells["audited"].is_number:
+            facts.append(("ε audited", f"at least {rows[0].cells['audited'].value:.2f} a round ({board.place.threat})"))
+            column = next(column for column in board.table.columns if column.key == "implied")
+            if rows[0].cells["implied"].is_number:
+                shown = " ".join((rows[0].cells["implied"].main(column), rows[0].cells["implied"].interval(column)))
+                facts.append(("ε estimated", f"{shown} a round, if its noise were Gaussian ({board.place.threat})"))
+    return facts
+
+
+def _own_words(own: Sequence[Record]) -> str:
+    """Why its epsilon does not hold, where the defense's own code says so."""
+    claims = claims_of(own)
+    return str(claims.get("reason", "")) if claims.get("dp_holds") is False else ""

@@ -1,0 +1,247 @@
+"""The first page: one folder of static files that opens from disk and asks the network for nothing.
+
+Whatever stands in a record or a table counts as hostile: the templates escape all of it, links only ever lead to a
+place on the page, and a content security policy lets nothing run or load but the files beside it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+from urllib.parse import quote
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from leakboard.core.files import write_bytes, write_text
+from leakboard.core.seeds import natural_order
+from leakboard.leaderboard.page.cards import cards
+from leakboard.leaderboard.page.charts.numbers import charts, remove_other_charts, save_charts
+from leakboard.leaderboard.page.charts.training_numbers import training_charts
+from leakboard.leaderboard.page.picture_table import Images, remove_other_figures, save_picture_tables
+from leakboard.leaderboard.page.pictures import Strip, remove_other_images, save_strips
+from leakboard.leaderboard.page.roc import Curve, record_curve
+from leakboard.leaderboard.ranking.leaderboards import Board, pool_words
+from leakboard.leaderboard.records.record import Record
+from leakboard.leaderboard.records.scope import all_targets
+from leakboard.leaderboard.records.validation import GOALS
+from leakboard.leaderboard.tables.formats import to_html
+from leakboard.leaderboard.tables.formats.shared import plain
+from leakboard.leaderboard.tables.table import NOTHING, Table
+
+ASSETS = Path(__file__).parent / "assets"
+HEADLINES = ("identified", "psnr", "auc", "fidelity", "epsilon_lower")  # the scores in a record's one line
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A record as the page shows it; `repeats` counts the records that differ from it in the seed alone."""
+
+    record: Record
+    anchor: str
+    strips: list[Strip] = field(default_factory=list)
+    repeats: int = 1
+
+    @property
+    def place(self) -> str:
+        """The observed round in words, of a reconstruction with the batch size."""
+        cell, training = self.record.cell, self.record.training
+        size = f", batch size {cell.batch_size}" if cell.goal == "reconstruction" else ""
+        if cell.moment is None:
+            return "whole run" + size
+        index = training.observed.get(cell.moment) if training else None
+        return f"{cell.moment} round" + ("" if index is None else f" ({index})") + size
+
+    @property
+    def words(self) -> list[str]:
+        """What tells this cell from others, the most telling part first."""
+        cell, training = self.record.cell, self.record.cell.training
+        place = f"batch of the {self.place}" if cell.about == "batch" else self.place
+        if cell.pool_share < 1:
+            place += f", {pool_words(cell.pool_share)}"
+        return [training.defense.label, cell.attack.label, cell.threat, place, training.dataset.label]
+
+    def captions(self, part: Strip) -> list[tuple[float | None, bool | None]]:
+        """For each image of a strip its PSNR and whether it was identified, where that is known."""
+
+        def item(metric: str, index: int) -> float | None:
+            values = self.record.scores[metric].per_item if metric in self.record.scores else []
+            return values[index] if index < len(values) else None
+
+        items = [(item("psnr", i), item("identified", i)) for i in range(part.first, part.first + part.images)]
+        return [(psnr, None if hit is None else hit > 0) for psnr, hit in items]
+
+    @property
+    def roc(self) -> Curve | None:
+        """The ROC of a membership attack or an audit, ready to be drawn."""
+        return record_curve(self.record)
+
+    @property
+    def headlines(self) -> list[str]:
+        """The record's main scores, each with its name and unit."""
+        scores = [(name, self.record.scores[name]) for name in HEADLINES if name in self.record.scores]
+        told = [f"{name} {shown(s.value)} {s.unit}".rstrip() for name, s in scores if s.value is not None]
+        return [*told, f"over {self.over}"] if told and self.over else told
+
+    @property
+    def over(self) -> str:
+        """The targets that the record's scores are over."""
+        return all_targets(self.record)
+
+
+def write_page(
+    folder: Path,
+    *,
+    title: str,
+    description: str,
+    warning: str = "",
+    boards: Sequence[Board] = (),
+    tables: Sequence[Table],
+    records: Sequence[Record],
+    originals: Images,
+    reconstructions: Images,
+    claims: Mapping[str, str] = MappingProxyType({}),
+) -> Path:
+    """Write `index.html` with its assets and images into a folder and return its path.
+
+    `warning` says what is wrong with all of it, and stands first. `boards` are the rankings, from which cards and
+    charts are made as well; `tables` are all the others; `claims` are the sentences in which defenses say what they
+    promise, by the plugin's name.
+    `originals` and `reconstructions` give a record's images (N, C, H, W) in image units, row i of one belonging to
+    row i of the other, or None where there are none. The index is written last, and images of an earlier page are
+    removed after it: whoever opens the folder meanwhile sees the old page or the new one.
+    """
+    keys = Counter(record.key for record in records)
+    if repeated := [key for key, times in keys.items() if times > 1]:
+        raise ValueError(f"Each record must have a key of its own; given more than once: {', '.join(repeated)}.")
+    entries = [Entry(r, anchor(r.key), _strips(folder, r, originals, reconstructions)) for r in records]
+    figures = save_picture_tables(folder, records, originals, reconstructions)
+    drawn = save_charts(folder, [*charts(boards), *training_charts(boards, records)])
+    known = set(keys)
+    for asset in sorted(path for path in ASSETS.iterdir() if path.suffix in (".css", ".js", ".svg")):
+        write_bytes(folder / "assets" / asset.name, asset.read_bytes())
+    page = _environment().get_template("index.html.jinja")
+
+    def shown_tables(given: Iterable[Table]) -> list[tuple[Table, Markup]]:
+        linked = [_with_live_links(table, known) for table in given]
+        return [(table, Markup(to_html(table))) for table in linked]  # to_html escapes all that it is given
+
+    text = page.render(
+        title=title,
+        description=description,
+        warning=warning.splitlines(),
+        rankings=[(b.place, *shown) for b, shown in zip(boards, shown_tables(b.table for b in boards), strict=True)],
+        cards=cards(boards, records, claims),
+        known=known,
+        facets=_facets(records),
+        tables=[(None, *shown) for shown in shown_tables(tables)],
+        charts=drawn,
+        entries=entries,
+        figures=figures,
+        gallery=_gallery(entries),
+        counts=Counter(record.status for record in records),
+    )
+    write_text(folder / "index.html", text)
+    remove_other_images(folder, [part for entry in entries for part in entry.strips])
+    remove_other_figures(folder, figures)
+    remove_other_charts(folder, drawn)
+    return folder / "index.html"
+
+
+def anchor(key: str) -> str:
+    """The id of a record's place on the page: what a table's link says after the `#`.
+
+    >>> anchor("a b")
+    'record=a%20b'
+    """
+    return f"record={quote(key, safe='')}"
+
+
+def shown(value: Any) -> Any:
+    """What the templates print for a value: numbers to four digits, words for truth values, no control characters.
+
+    >>> [shown(value) for value in (0.123456, 1234567.8, 1e-9, None, True, [1, "a"])]
+    ['0.1235', '1234568', '1e-09', '–', 'yes', '[1, "a"]']
+    """
+    if isinstance(value, Markup):
+        return value
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.0f}" if 1e4 <= abs(value) < 1e9 else f"{value:.4g}"
+    if isinstance(value, (dict, list, tuple)):
+        value = json.dumps(value, ensure_ascii=False)
+    return NOTHING if value is None else "\n".join(map(plain, str(value).split("\n")))
+
+
+def size(number: int) -> str:
+    """Bytes in the unit that suits them.
+
+    >>> size(999), size(12_345_678)
+    ('999 B', '12.3 MB')
+    """
+    for power, unit in ((3, "GB"), (2, "MB"), (1, "kB")):
+        if number >= 1000**power:
+            return f"{number / 1000**power:.1f} {unit}"
+    return f"{number} B"
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(ASSETS),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=shown,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["size"] = size
+    environment.globals["anchor"] = anchor
+    return environment
+
+
+def _with_live_links(table: Table, keys: set[str]) -> Table:
+    """The table without links to records that the page does not have: a dead link is worse than none."""
+    rows = [
+        replace(row, cells={k: c if c.link in keys else replace(c, link="") for k, c in row.cells.items()})
+        for row in table.rows
+    ]
+    return replace(table, rows=tuple(rows))
+
+
+def _facets(records: Sequence[Record]) -> list[tuple[str, str, list[str]]]:
+    """What records can be chosen by: the name of an attribute, its title, and all values where there are several."""
+    cells = [record.cell for record in records]
+    found = (
+        ("dataset", "all data", natural_order({cell.training.dataset.label for cell in cells})),
+        ("goal", "all goals", [goal for goal in GOALS if any(cell.goal == goal for cell in cells)]),
+        ("threat", "all threats", natural_order({cell.threat for cell in cells})),
+    )
+    return [(name, title, values) for name, title, values in found if len(values) > 1]
+
+
+def _strips(folder: Path, record: Record, originals: Images, reconstructions: Images) -> list[Strip]:
+    """A record's images, written; none where nothing was reconstructed: originals alone say nothing of an attack."""
+    made = reconstructions(record)
+    return [] if made is None else save_strips(folder, originals(record), made)
+
+
+def _gallery(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
+    """Reconstructions by what they were made from: one for each defense, attack, round and batch size, of any seed."""
+    alike: dict[tuple[str, ...], list[Entry]] = {}
+    for entry in (entry for entry in entries if entry.record.cell.goal == "reconstruction"):
+        cell, training = entry.record.cell, entry.record.cell.training
+        heading = f"{training.dataset.label} · {training.model.label} · {cell.threat}"
+        heading += f" · batch size {cell.batch_size}" + (" · labels known" if cell.known_labels else "")
+        place = (heading, training.defense.label, cell.attack.label, cell.moment or "")
+        alike.setdefault(place, []).append(entry)
+    gallery: dict[str, list[Entry]] = {}
+    for (heading, *_), same in alike.items():
+        first = next((entry for entry in same if entry.record.status == "ok" and entry.strips), same[0])
+        gallery.setdefault(heading, []).append(replace(first, repeats=len(same)))
+    return gallery

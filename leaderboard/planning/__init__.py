@@ -1,0 +1,1 @@
+"""Planning: a suite becomes jobs, each with its key; what a run's folder holds."""

@@ -1,0 +1,67 @@
+"""How long a plan will take: one gradient is timed, the rest is counted."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from typing import cast
+
+import torch
+
+from leakboard.attacks.base import Attack
+from leakboard.core import registry
+from leakboard.federation.settings import Public, Watch
+from leakboard.federation.task import task_of
+from leakboard.leaderboard.cells.question import probe_size
+from leakboard.leaderboard.planning.plan import Plan
+
+#: seconds a cell takes besides its attack: a process, the data, the scores
+OVERHEAD = 2.0
+
+
+def seconds_per_gradient(public: Public, batch: int) -> float:
+    """Wall seconds of one gradient of a batch on this machine, one thread, the best of three."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    task = task_of(public)
+    model = task.initial(0)
+    images, labels = torch.rand(batch, *public.shape), torch.zeros(batch, dtype=torch.int64)
+    times = []
+    for _ in range(3):
+        started = time.perf_counter()
+        task.gradient(model, images, labels)
+        times.append(time.perf_counter() - started)
+    torch.set_num_threads(threads)
+    return min(times)
+
+
+def estimate(plan: Plan) -> dict[str, float]:
+    """Seconds by job key; the defense's own work (encryption and the like) is not in it.
+
+    A network is timed once, so that equal trainings cost the same; an attack that cannot say what it does has no entry.
+    """
+    found: dict[str, float] = {}
+    timed: dict[tuple[str, int], float] = {}
+
+    def gradient(public: Public, batch: int) -> float:
+        network = public.model_dump_json(include={"model", "model_parameters", "shape", "classes"})
+        if (network, batch) not in timed:
+            timed[network, batch] = seconds_per_gradient(public, batch)
+        return timed[network, batch]
+
+    for job in plan.trainings:
+        public = plan.publics[job.training_key]
+        watch = Watch.of_record(job.training.observe)
+        probes = len(watch.rounds) * sum(len(watch.probes(size)) * gradient(public, size) for size in watch.sizes)
+        rounds = public.total_rounds * gradient(public, public.training.batch_size) + probes
+        found[job.training_key] = public.training.per_round * rounds + OVERHEAD
+    for job in plan.cells:
+        assert job.cell is not None
+        size = probe_size(job)
+        problems = len(Watch.of_record(job.training.observe).probes(size))
+        attack = cast(Attack, registry.create("attack", job.cell.attack.name, job.cell.attack.parameters))
+        with suppress(Exception):  # a plugin's own code
+            gradients, trainings = attack.work(problems)
+            probe, training = gradient(plan.publics[job.training_key], size), found[job.training_key]
+            found[job.key] = gradients * probe + trainings * training + OVERHEAD
+    return found

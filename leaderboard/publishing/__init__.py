@@ -1,0 +1,1 @@
+"""Publishing: submit records, verify them, compare two runs."""

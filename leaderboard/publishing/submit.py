@@ -1,0 +1,414 @@
+"""Records that others can trust: collected from a run, checked for consistency, compared."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Literal, get_args
+
+import numpy as np
+from pydantic import Field, ValidationError
+from safetensors import SafetensorError
+from torch import Tensor
+
+from leakboard.core.errors import UserError
+from leakboard.core.files import write_bytes, write_text
+from leakboard.core.plugins import Settings
+from leakboard.core.registry import ROOT
+from leakboard.leaderboard.cells.score import PRIOR
+from leakboard.leaderboard.page.images import in_8_bits, originals
+from leakboard.leaderboard.planning.run_folder import (
+    MAX_RECORD_BYTES,
+    Run,
+    RunFile,
+    SuiteName,
+    open_run,
+    read_record_file,
+    read_text,
+)
+from leakboard.leaderboard.publishing.origins import (
+    PLUGINS,
+    is_older,
+    plugins_of,
+    text_file,
+    texts_of,
+    uncommitted,
+    unknown_plugins,
+)
+from leakboard.leaderboard.ranking.evidence import auc
+from leakboard.leaderboard.records.record import Provenance, Record, key_of
+from leakboard.leaderboard.records.validation import places, sound, unsound
+from leakboard.leaderboard.tables.formats.shared import plain
+
+PUBLISHED = ROOT / "leaderboard" / "published"
+PUBLISHED_FILE = "published.json"
+#: an address of the web, or a path that begins at the root or at a home folder
+_PATH = re.compile(
+    r"(?P<address>\b(?!file:)\w+://[^\s'\"]+)"
+    r"|(?:\bfile://|(?<![\w./~]))~?(?:/[^\s/'\":;,()<>]+)*/(?P<last>[^\s/'\":;,()<>]+)/?"
+)
+Badge = Literal["self-reported", "verified", "older code", "needs --plugin FILE"]
+#: what is wrong with a board, in words; shown before anything else of it, until the board is replaced
+NOTE_FILE, LONGEST_NOTE = "NOTE.md", 4000
+#: how far a score computed again on another machine may be from the published one; metrics by their record's name
+TOLERANCE = {
+    "psnr": 1.0,
+    "mse": 0.01,
+    "test_mse": 0.2,
+    "feat_mse": 0.1,
+    "ssim": 0.05,
+    "lpips": 0.05,
+    "identified": 0.15,
+    "identified_lpips": 0.15,
+    "auc": 0.03,
+    "asr": 0.05,
+    "asr_best_threshold": 0.05,
+    "tpr@1%fpr": 0.1,
+    "tpr@0.1%fpr": 0.1,
+    "fidelity": 0.03,
+    "stolen_accuracy": 0.03,
+    "canonical_distance": 0.05,
+    "epsilon_lower": 0.7,
+    "mu": 0.3,
+    "audit_power": 0.1,
+    "accuracy": 0.03,
+}
+#: metrics that are the mean of their values an item
+MEANS = (
+    "psnr",
+    "mse",
+    "test_mse",
+    "feat_mse",
+    "ssim",
+    "lpips",
+    "identified",
+    "identified_lpips",
+    "fidelity",
+    "stolen_accuracy",
+)
+
+
+class PublishedFile(Settings):
+    """`published.json`: what is needed to rank published records again."""
+
+    suite: SuiteName
+    description: str = ""
+    control: str
+    utility_gate: float
+
+
+class Verification(Settings):
+    """`<record>.verified`: that a record was computed again, by which code, and what came out."""
+
+    record_digest: str = Field(description="SHA-256 of the record's file")
+    provenance: Provenance
+    compared: dict[str, tuple[float | None, float | None]] = Field(description="score -> published, computed again")
+
+
+# --- collect ------------------------------------------------------------------------------------
+
+
+def submit(folder: Path, to: Path, allow_dirty: bool = False) -> tuple[Path, int]:
+    """Copy a finished run's records and reconstructions to where they are published; returns the folder and how many.
+
+    No original image goes along: records name dataset indices, and the guesses of `prior`, which are images of the data
+    set or their mean, stay here. Of a sum over clients the images that were scored go along. Tracebacks stay here,
+    since they name paths. The texts of plugins from outside the checkout go along. Records of the same cells that lie
+    there already, of older code, make way for these.
+    """
+    opened = open_run(folder)
+    missing = len(opened.jobs) - len(opened.records)
+    if missing:
+        raise UserError(f"{missing} of {len(opened.jobs)} cells of {folder} are not there yet: finish the run first.")
+    for record in opened.records:
+        _refuse_problems(record, allow_dirty)
+    texts = [_for_others(record, folder) for record in opened.records]
+    pairs = list(zip(opened.jobs, opened.records, strict=True))
+    plugins = {digest: text for job, record in pairs for digest, text in texts_of(record, job.plugin_files).items()}
+    for content in plugins.values():
+        _refuse_places(content.decode(errors="replace"), "A plugin", folder)
+    target = to / opened.file.suite
+    given = opened.file.model_dump(include=set(PublishedFile.model_fields))
+    write_text(target / PUBLISHED_FILE, PublishedFile.model_validate(given).model_dump_json(indent=1) + "\n")
+    for job, record, text in zip(opened.jobs, opened.records, texts, strict=True):
+        if record.reconstructions and not _is_guess(record):
+            pictures = _pictures(folder / "records" / record.reconstructions, originals(record, job))
+            write_bytes(target / record.reconstructions, pictures)
+        write_text(target / job.record_file.name, text)
+    for digest, content in plugins.items():
+        write_bytes(text_file(target, digest), content)
+    make_way(target, {job.record_file.name: record for job, record in pairs})
+    return target, len(opened.records)
+
+
+def _is_guess(record: Record) -> bool:
+    """Whether its images are no reconstructions but somebody's data: those of `prior` come from the data set itself."""
+    return record.cell.attack.name == PRIOR
+
+
+def _pictures(path: Path, truth: Tensor | None) -> bytes:
+    try:
+        return in_8_bits(path, truth)
+    except (OSError, SafetensorError, ValueError, RuntimeError) as error:  # torch's own are RuntimeErrors
+        raise UserError(f"The reconstructions {path} cannot be read: {error}.") from None
+
+
+def without_paths(record: Record) -> Record:
+    """The record without its traceback, and of every path that a reason or a flag names the last part alone."""
+    scores = {n: s.model_copy(update={"reason": _bare(s.reason)}) for n, s in record.scores.items()}
+    said = {"reason": _bare(record.reason), "flags": [_bare(flag) for flag in record.flags], "scores": scores}
+    return record.model_copy(update={"traceback": "", **said})
+
+
+def _bare(text: str) -> str:
+    """Text in which absolute paths are their last part alone; addresses of the web stay."""
+    text = re.sub(re.escape(str(Path.home())) + r"(?![\w.-])", "~", text)  # its last part would be a user's name
+    return _PATH.sub(lambda found: found["address"] or found["last"] or "", text)
+
+
+def _for_others(record: Record, folder: Path) -> str:
+    """The text of a record as it is published; refused where it still names a folder of this machine."""
+    shown = record.model_copy(update={"reconstructions": ""}) if _is_guess(record) else record
+    text = without_paths(shown).to_json()
+    _refuse_places(text, f"The record {record.cell.slug}", folder)
+    return text
+
+
+def _refuse_places(text: str, what: str, folder: Path) -> None:
+    for place in (Path.home(), ROOT, folder.resolve()):
+        if len(place.parts) > 1 and (str(place) in text or json.dumps(str(place))[1:-1] in text):
+            raise UserError(
+                f"{what} cannot be published: it names {place}, a folder of this machine; "
+                "a plugin's parameters that say where something lies belong into its `location_fields`."
+            )
+
+
+def make_way(target: Path, fresh: Mapping[str, Record]) -> None:
+    """Remove the records of older code of the cells that were just published, and what lay beside them.
+
+    The folder's note goes with the last record that it was about.
+    """
+    cells = {record.cell.slug for record in fresh.values()}
+    kept = {record.reconstructions for record in fresh.values()}
+    for path in record_files(target):
+        old = read_record_file(path) if path.name not in fresh else None
+        if old is not None and old.cell.slug in cells:
+            for gone in (path, path.with_suffix(".verified")):
+                gone.unlink(missing_ok=True)
+            if old.reconstructions and old.reconstructions not in kept:
+                (target / Path(old.reconstructions).name).unlink(missing_ok=True)
+    left = {path.name: read_record_file(path) for path in record_files(target)}
+    if left.keys() <= fresh.keys():
+        (target / NOTE_FILE).unlink(missing_ok=True)
+    used = {text_file(target, digest) for record in left.values() for digest in plugins_of(record)}
+    for text in set((target / PLUGINS).glob("*.py")) - used:
+        text.unlink()
+
+
+def _refuse_problems(record: Record, allow_dirty: bool) -> None:
+    found = list(problems(record))
+    if not found and not allow_dirty:
+        all_the_same = "(--allow-dirty publishes it all the same)"
+        if record.provenance is not None and record.provenance.dirty is not False:
+            found.append(f"it was made by code that is in no commit {all_the_same}")
+        elif missing := uncommitted(record):
+            found.append(f"{missing} {all_the_same}")
+    if found:
+        raise UserError(f"The record {record.cell.slug} cannot be published: {found[0]}.")
+
+
+def problems(record: Record) -> Iterator[str]:
+    """What is wrong with a record as such: provenance, key, and numbers that do not follow from its own values."""
+    if record.provenance is None or not record.provenance.data_digest or not record.provenance.commit:
+        yield "its provenance (commit, data) is missing"
+    if record.key != key_of(record.ingredients):
+        yield "its key is not the hash of its ingredients"
+    yield from _stray_ingredients(record)
+    yield from (f"it names a place on somebody's machine, {place}" for place in places(record))
+    if Path(record.reconstructions).name != record.reconstructions:
+        yield "its reconstructions lie in another folder"
+    broken = list(unsound(record))
+    yield from broken or _stray_numbers(record)
+
+
+def _stray_ingredients(record: Record) -> Iterator[str]:
+    parts: dict[str, Any] = record.ingredients
+    cell, training = record.cell.model_dump(mode="json"), record.cell.training.model_dump(mode="json")
+    made = parts.get("training") if isinstance(parts.get("training"), Mapping) else {}
+    answer = parts.get("answer") if isinstance(parts.get("answer"), Mapping) else {}
+    assert isinstance(made, Mapping)
+    assert isinstance(answer, Mapping)
+    asked = {name: value for name, value in cell.items() if name not in ("training", "decoys")}
+    # fields that were added since are absent from older ingredients: what is there must agree
+    if not _agrees(made.get("spec"), training) or not _agrees(answer.get("cell"), asked):
+        yield "its ingredients are those of another cell"
+    if record.training is not None and record.training.key != key_of(dict(made)):
+        yield "its training's key is not the hash of the training's ingredients"
+    if record.provenance is not None and made.get("data") != record.provenance.data_digest:
+        yield "its provenance names other data than its ingredients"
+
+
+def _agrees(stored: object, now: Mapping[str, Any]) -> bool:
+    return isinstance(stored, Mapping) and bool(stored) and all(now.get(name) == stored[name] for name in stored)
+
+
+def _stray_numbers(record: Record) -> Iterator[str]:
+    for name, score in record.scores.items():
+        if name in MEANS and score.per_item and score.value is not None:
+            mean = fmean(score.per_item)
+            if abs(mean - score.value) > 1e-4 * max(1.0, abs(mean)):
+                yield f"its {name} ({score.value:g}) is not the mean of its values ({mean:g})"
+    stated = record.scores.get("auc")
+    if stated is not None and stated.value is not None and record.member_scores:
+        found = auc(np.asarray(record.member_scores, float), np.asarray(record.members, float))
+        if abs(found - stated.value) > 1e-6:
+            yield f"its auc ({stated.value:g}) does not follow from its scores ({found:g})"
+
+
+# --- open ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Published(Run):
+    """A folder of published records; opens like a run, without the run's own files."""
+
+    @cached_property
+    def _read(self) -> list[tuple[Path, Record]]:
+        return [(path, read_record_file(path)) for path in record_files(self.folder)]
+
+    @cached_property
+    def records(self) -> tuple[Record, ...]:
+        """All records of the folder, by file name; one sentence where no table could be made of them."""
+        return sound(self._read, self.folder)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """How many records have which badge; those of older code are shown too."""
+        badges = Counter(badge(path, record) for path, record in self._read)
+        *always, needing = get_args(Badge)
+        said = f"Records: {', '.join(f'{badges[name]} {name}' for name in always)}."
+        if not badges[needing]:
+            return (said,)
+        text = f"{badges[needing]} records are of plugins whose text is not here: verify needs --plugin FILE for them."
+        return (said, text)
+
+    @property
+    def warning(self) -> str:
+        """The folder's note, where it has one."""
+        return read_note(self.folder)
+
+    @property
+    def records_folder(self) -> Path:
+        """Records and reconstructions lie side by side."""
+        return self.folder
+
+    @property
+    def report_folder(self) -> Path:
+        """The page goes to the runs: nothing is written among published records."""
+        return Path("runs") / f"published-{self.file.suite}" / "report"
+
+
+def record_files(folder: Path) -> list[Path]:
+    """The records of a folder of published ones."""
+    return sorted(path for path in folder.glob("*.json") if path.name != PUBLISHED_FILE)
+
+
+def open_any(folder: Path) -> Run:
+    """A run, or a folder of published records."""
+    path = folder / PUBLISHED_FILE
+    if not path.is_file():
+        return open_run(folder)
+    try:
+        known = PublishedFile.model_validate_json(read_text(path, MAX_RECORD_BYTES))
+    except (OSError, ValidationError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} cannot be read as a list of published records: {type(error).__name__}.") from None
+    return Published(folder, RunFile(**known.model_dump(), jobs=[]))
+
+
+def read_note(folder: Path) -> str:
+    """What is wrong with the published records of a folder, as they say themselves; empty where there is no note."""
+    path = folder / NOTE_FILE
+    try:
+        text = read_text(path, LONGEST_NOTE) if path.is_file() else ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} cannot be read: {type(error).__name__}.") from None
+    return "\n".join(plain(line) for line in text.strip().splitlines())
+
+
+def badge(path: Path, record: Record) -> Badge:
+    """What a published record may be called: computed again by us, by its sender alone, or by code that changed.
+
+    Of a plugin whose text neither lies beside the record nor is loaded, nobody can tell whether it changed.
+    """
+    if is_older(record):
+        return "older code"
+    if unknown_plugins(path.parent, record):
+        return "needs --plugin FILE"
+    try:
+        known = Verification.model_validate_json(read_text(path.with_suffix(".verified"), MAX_RECORD_BYTES))
+    except (OSError, ValidationError, UnicodeDecodeError, UserError):
+        return "self-reported"
+    return "verified" if known.record_digest == _digest(path) else "self-reported"
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+# --- judge --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A record beside the one that was computed again."""
+
+    published: Record
+    again: Record
+
+    def rows(self) -> dict[str, tuple[float | None, float | None]]:
+        """Every score, and the accuracy: published, computed again."""
+        names = [*self.published.scores, *(n for n in self.again.scores if n not in self.published.scores)]
+        found = {name: (_value(self.published, name), _value(self.again, name)) for name in names}
+        found["accuracy"] = (_accuracy(self.published), _accuracy(self.again))
+        return found
+
+    def differences(self) -> list[str]:
+        """What is farther off than the tolerance, in words."""
+        found = []
+        if self.published.status != self.again.status:
+            found.append(f"status {self.published.status}, computed again: {self.again.status} {self.again.reason}")
+        for name, (first, second) in self.rows().items():
+            allowed = TOLERANCE.get(name, 0.05)
+            if first is None and second is None:
+                continue
+            if first is None or second is None or abs(first - second) > allowed:
+                found.append(f"{name} {_shown(first)}, computed again: {_shown(second)} (tolerance {allowed:g})")
+        return found
+
+
+def _shown(value: float | None) -> str:
+    return "none" if value is None else f"{value:.4g}"
+
+
+def _value(record: Record, name: str) -> float | None:
+    return record.scores[name].value if name in record.scores else None
+
+
+def _accuracy(record: Record) -> float | None:
+    return record.training.accuracy if record.training is not None else None
+
+
+def mark_verified(path: Path, verdict: Verdict) -> Path:
+    """Note beside a published record that it was computed again."""
+    assert verdict.again.provenance is not None
+    note = Verification(record_digest=_digest(path), provenance=verdict.again.provenance, compared=verdict.rows())
+    target = path.with_suffix(".verified")
+    write_text(target, note.model_dump_json(indent=1) + "\n")
+    return target

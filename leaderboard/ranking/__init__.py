@@ -1,0 +1,1 @@
+"""Ranking: intervals, evidence, the worst case, and the leaderboards."""

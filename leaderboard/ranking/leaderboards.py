@@ -1,0 +1,403 @@
+"""From records to tables: one ranking per data set, goal, threat and, for reconstructions, batch size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from leakboard.attacks.base import NOTHING_TO_IMITATE
+from leakboard.core.seeds import natural_order
+from leakboard.leaderboard.cells.score import PRIOR
+from leakboard.leaderboard.ranking.audit_table import AUDIT, NOTES, PLAIN_AUDIT, audit_cells
+from leakboard.leaderboard.ranking.controls import coin, invalid, no_score, not_above_prior, unfaithful
+from leakboard.leaderboard.ranking.epsilons import EXACT_NOTE, epsilon_cells, epsilon_columns
+from leakboard.leaderboard.ranking.evidence import (
+    Evidence,
+    aligned,
+    compare,
+    extraction_harm,
+    gather,
+    membership_harm,
+    percentile_interval,
+    ranks,
+    reconstruction_harm,
+)
+from leakboard.leaderboard.ranking.generalisation_gap import gap_of
+from leakboard.leaderboard.ranking.silence import not_there_yet, silent, unanswered
+from leakboard.leaderboard.ranking.utility_gate import Utility, utility_of
+from leakboard.leaderboard.ranking.worst_case import (
+    EXTRACTION,
+    MEMBERSHIP,
+    PLAIN_COLUMNS,
+    RECONSTRUCTION,
+    RECONSTRUCTION_REST,
+    Harm,
+    RankedRow,
+    extraction_row,
+    is_prior,
+    membership_row,
+    reconstruction_row,
+)
+from leakboard.leaderboard.records.record import CellSpec, Record
+from leakboard.leaderboard.records.scope import AUDIT_HALF, ITEMS, reported_half
+from leakboard.leaderboard.records.validation import GOALS
+from leakboard.leaderboard.tables.table import Cell, Column, Row, Table
+
+#: the order of tables: goals (as in `GOALS`), what membership is about, threats (`server+clients:m` by m)
+ABOUT = ("training", "batch")
+THREATS = ("server", "server+keys", "server+clients", "server:active", "client")
+RANK = Column("rank", "rank", digits=0, direction="lower", help="1 leaks least; equal ranks are ties")
+COMMON = (
+    Column("defense", "defense"),
+    Column("accuracy", "accuracy", unit="%", digits=1, direction="higher", help="test accuracy of the global model"),
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a table is about."""
+
+    dataset: str
+    goal: str
+    about: str
+    threat: str
+    #: of reconstructions: how many records are behind each gradient; 1 for other goals
+    batch_size: int = 1
+    #: of batch membership: how much of the batch is among the candidates; 1 for other goals
+    share: float = 1
+
+    @property
+    def order(self) -> tuple[str, int, int, int, int, str, int, float]:
+        """Tables stand in this order."""
+        family = "server+clients" if self.threat.startswith("server+clients:") else self.threat
+        known = THREATS.index(family) if family in THREATS else len(THREATS)
+        place = GOALS.index(self.goal), ABOUT.index(self.about), known
+        # by length: 2 colluders come before 10
+        return self.dataset, *place, len(self.threat), self.threat, self.batch_size, -self.share
+
+    @property
+    def title(self) -> str:
+        """The table's title, without the round."""
+        goal = {"batch": "Membership in the batch"}.get(self.about, self.goal.capitalize())
+        return f"{goal}{self.pool}, {self.dataset}, threat {self.threat}"
+
+    @property
+    def pool(self) -> str:
+        """How much of the batch was among the candidates, where that was not all of it."""
+        return "" if self.share == 1 else f" ({pool_words(self.share)})"
+
+    @property
+    def question(self) -> str:
+        """What was asked, in two words or a few more."""
+        share = "" if self.share == 1 else f", {100 * self.share:g} % pool"
+        return f"batch membership{share}" if self.about == "batch" else self.goal
+
+    @property
+    def size(self) -> str:
+        """The batch size in words, for titles; nothing where the goal has none."""
+        return f"batch size {self.batch_size}" if self.goal == "reconstruction" else ""
+
+
+def place_of(record: Record | CellSpec) -> Place:
+    """The table that a record or a cell belongs to."""
+    cell = record.cell if isinstance(record, Record) else record
+    batch, share = cell.batch_size, cell.pool_share
+    return Place(cell.training.dataset.label, cell.goal, cell.about, cell.threat, batch, share)
+
+
+def pool_words(share: float) -> str:
+    """A `pool_share` in words."""
+    return f"{100 * share:g} % of the batch among the candidates"
+
+
+@dataclass(frozen=True)
+class Board:
+    """A table with what figures need beside it: place, whether it ranks, accuracies, the evidence of its rows.
+
+    `over` says over which targets its scores are, `waiting` are its cells that are not computed yet.
+    """
+
+    place: Place
+    table: Table
+    valid: bool
+    utility: Utility
+    rows: tuple[RankedRow, ...] = ()
+    over: str = ""
+    waiting: tuple[CellSpec, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """How a goal is ranked: by which harm, in which columns, and what makes its control valid ("" or why not)."""
+
+    harm: Harm
+    row: Callable[[str, list[Evidence]], RankedRow | None]
+    columns: tuple[Column, ...]
+    broken: Callable[[RankedRow], str]
+    rest: tuple[Column, ...] = ()
+
+
+KINDS = {
+    "reconstruction": _Kind(
+        reconstruction_harm, reconstruction_row, RECONSTRUCTION, not_above_prior, RECONSTRUCTION_REST
+    ),
+    "membership": _Kind(membership_harm, membership_row, MEMBERSHIP, coin),
+    "extraction": _Kind(extraction_harm, extraction_row, EXTRACTION, unfaithful),
+}
+
+
+def ranking_tables(records: Sequence[Record], control: str, gate: float) -> list[Table]:
+    """One table per data set, goal, threat and batch size, in a fixed order, the smallest batch first."""
+    return [board.table for board in ranking_boards(records, control, gate)]
+
+
+def ranking_boards(
+    records: Sequence[Record], control: str, gate: float, waiting: Sequence[CellSpec] = ()
+) -> list[Board]:
+    """The tables with the evidence behind them, in a fixed order; `waiting` are cells without a record yet."""
+    groups: dict[Place, list[Record]] = {}
+    for record in records:
+        groups.setdefault(place_of(record), []).append(record)
+    boards = []
+    for place, group in sorted(groups.items(), key=lambda item: item[0].order):
+        # of all goals and threats: a training is the same for all of them, but for those of an active server
+        trained = [record for record in records if record.cell.training.dataset.label == place.dataset]
+        utility = utility_of(trained, control, gate)
+        group = _with_control(place, group, records, control)
+        to_come = tuple(cell for cell in waiting if place_of(cell) == place)
+        make = _audit if place.goal == "audit" else _ranked
+        boards.append(make(place, group, utility, to_come))
+    return boards
+
+
+def untabled(records: Sequence[Record], waiting: Sequence[CellSpec]) -> list[str]:
+    """The titles of the tables of which no cell is computed yet."""
+    known = {place_of(record) for record in records}
+    return [place.title for place in sorted({place_of(c) for c in waiting} - known, key=lambda place: place.order)]
+
+
+def smallest_batches(boards: Sequence[Board]) -> list[Board]:
+    """The boards of every goal; of reconstructions those of a data set's smallest batch size alone.
+
+    Cards and figures show these: one number per defense and threat.
+    """
+
+    def smallest(place: Place) -> int:
+        return min(b.place.batch_size for b in boards if (b.place.dataset, b.place.goal) == (place.dataset, place.goal))
+
+    return [board for board in boards if board.place.batch_size == smallest(board.place)]
+
+
+def _with_control(place: Place, group: list[Record], records: Sequence[Record], control: str) -> list[Record]:
+    """The records of a table; where the server is active, the control's are those of its honest server.
+
+    Nothing is hidden from that server, so there is nothing that it could gain by deviating.
+    """
+    if place.threat != "server:active":
+        return group
+    of_control = [r for r in group if r.cell.training.defense.label == control]
+    if any(record.status == "ok" for record in of_control):
+        return group
+    honest = replace(place, threat="server")
+    borrowed = [r for r in records if place_of(r) == honest and r.cell.training.defense.label == control]
+    return [r for r in group if r not in of_control] + borrowed
+
+
+def _by_defense(records: Sequence[Record]) -> dict[str, list[Record]]:
+    names = natural_order({record.cell.training.defense.label for record in records})
+    return {name: [r for r in records if r.cell.training.defense.label == name] for name in names}
+
+
+def _ranked(place: Place, records: list[Record], utility: Utility, waiting: tuple[CellSpec, ...]) -> Board:
+    """A table of a goal whose outcome is known target by target."""
+    kind = KINDS[place.goal]
+    groups = {name: gather(group) for name, group in _by_defense(records).items()}
+    everything = [evidence for found in groups.values() for evidence in found]
+    moment = _ranking_moment(groups.get(utility.control) or everything, kind.harm)
+    here = {name: aligned([e for e in found if e.moment == moment]) for name, found in groups.items()}
+    rows = [row for row in (kind.row(name, found) for name, found in here.items()) if row is not None]
+    reasons = _why_nobody(place, kind, rows, records, utility, waiting)
+    notes = [*not_there_yet(waiting, len(records)), *reasons]
+    if place.goal == "reconstruction" and everything and not any(is_prior(evidence) for evidence in everything):
+        notes += _without_prior(records, waiting)
+    notes += _remarks(records)
+    found = {row.defense: len(here[row.defense][0].strata) for row in rows}
+    items = ITEMS[place.goal] if place.batch_size == 1 else f"batches of {place.batch_size} {ITEMS[place.goal]}"
+    over = reported_half((len(row.strata) for row in rows), found.values(), items)
+    order = _order(rows, records, utility, waiting, valid=not reasons)
+    beside = PLAIN_COLUMNS[place.goal] if _any_adaptive(records) else ()
+    columns = (RANK, *COMMON, *kind.columns, *beside, *kind.rest)
+    body = [(name, {"rank": order[name], **_by_name(rows)[name].cells}) for name in order]
+    title = ", ".join(filter(None, [place.title, f"{moment} round" if moment else "", place.size]))
+    table = _table(title, columns, body, notes, records, utility, waiting, over)
+    table = replace(table, caption=" ".join(filter(None, [_caption(place, records), table.caption])))
+    return Board(place, table, not reasons, utility, tuple(rows), over, waiting)
+
+
+def _caption(place: Place, records: Sequence[Record]) -> str:
+    """What a reader of a reconstruction's table must know of the gradients: of how many records, among how many."""
+    if place.goal != "reconstruction":
+        return ""
+    found = sorted({n for r in records if isinstance(n := r.cell.training.training.get("clients"), int)})
+    clients = f"; {' or '.join(map(str, found))} clients" if found else ""
+    one = place.batch_size == 1
+    return (
+        f"Batch size {place.batch_size}: {'1 record' if one else f'{place.batch_size} records'} per gradient{clients}."
+    )
+
+
+def _without_prior(records: Sequence[Record], waiting: Sequence[CellSpec]) -> list[str]:
+    """Why there is no prior to compare with, where that is not merely to come."""
+    if any(cell.attack.name == PRIOR for cell in waiting):
+        return []
+    if any(record.cell.attack.name == PRIOR for record in records):
+        return ["The prior gave no answer, so there is nothing to compare with."]
+    return ["There is no prior among the attacks, so there is nothing to compare with: add it to the suite."]
+
+
+def _audit(place: Place, records: list[Record], utility: Utility, waiting: tuple[CellSpec, ...]) -> Board:
+    """The table of audits: listed by name, not ranked."""
+    found = {name: audit_cells(group) for name, group in _by_defense(records).items()}
+    body = [(name, cells) for name, cells in found.items() if cells is not None]
+    control = found.get(utility.control)
+    valid = control is not None and bool(control["audited"].value)
+    why = no_score(utility.control, records, waiting) if control is None else "its audit proves no epsilon"
+    columns = (*COMMON, *AUDIT, *(PLAIN_AUDIT if _any_adaptive(records) else ()))
+    notes = [*not_there_yet(waiting, len(records)), *([] if valid else [invalid(utility.control, why)])]
+    notes += [*_remarks(records), *NOTES]
+    over = AUDIT_HALF if body else ""
+    table = _table(place.title, columns, body, notes, records, utility, waiting, over)
+    return Board(place, table, valid, utility, over=over, waiting=waiting)
+
+
+def _ranking_moment(control: list[Evidence], harm: Harm) -> str | None:
+    """The observed round in which the control breaks most (anybody, where the control has no score at all)."""
+    attacks = [evidence for evidence in control if not is_prior(evidence)] or control
+    return max(attacks, key=harm).moment if attacks else None
+
+
+def _why_nobody(
+    place: Place,
+    kind: _Kind,
+    rows: Sequence[RankedRow],
+    records: Sequence[Record],
+    utility: Utility,
+    waiting: Sequence[CellSpec],
+) -> list[str]:
+    """Why a table ranks nobody: its control does not break, or there is no generalisation gap; empty where it ranks."""
+    control = _by_name(rows).get(utility.control)
+    why = no_score(utility.control, records, waiting) if control is None else kind.broken(control)
+    reasons = [invalid(utility.control, why)] if why else []
+    # what was in a batch shows in its gradient, whether the model generalises or not
+    gap = gap_of(records, utility.control) if (place.goal, place.about) == ("membership", "training") else None
+    return reasons + ([gap.note] if gap is not None and not gap.is_there else [])
+
+
+def _of(name: str, records: Sequence[Record]) -> list[Record]:
+    return [record for record in records if record.cell.training.defense.label == name]
+
+
+def _by_name(rows: Sequence[RankedRow]) -> dict[str, RankedRow]:
+    return {row.defense: row for row in rows}
+
+
+def _order(
+    rows: Sequence[RankedRow],
+    records: Sequence[Record],
+    utility: Utility,
+    waiting: Sequence[CellSpec],
+    *,
+    valid: bool,
+) -> dict[str, Cell]:
+    """The cell of the rank of every defense, in the order of the table; those that may not be ranked come last."""
+    by_name = _by_name(rows)
+    able = [row for row in rows if not _why_not(row.defense, utility, records, waiting)]
+    names = [row.defense for row in sorted(able, key=lambda row: row.order)]
+    found = ranks(names, lambda a, b: _compare(by_name[a], by_name[b])) if valid else dict.fromkeys(names)
+    return {name: Cell(found.get(name)) for name in [*found, *(name for name in by_name if name not in found)]}
+
+
+def _table(
+    title: str,
+    columns: Sequence[Column],
+    body: Sequence[tuple[str, dict[str, Cell]]],
+    notes: Sequence[str],
+    records: Sequence[Record],
+    utility: Utility,
+    waiting: Sequence[CellSpec],
+    over: str,
+) -> Table:
+    """The table with what every one has: accuracy, budget, the utility gate and its remark, the best marked.
+
+    Below those of `body` stand the defenses without any score, each with the reason.
+    """
+    without = silent((name for name, _ in body), records, waiting)
+    every = [*body, *((name, {column.key: Cell(None) for column in columns}) for name in without)]
+    budgets = {name: epsilon_cells(_of(name, records)) for name, _ in every} if RANK in columns else {}
+    spent = epsilon_columns(budgets)
+    where = columns.index(COMMON[-1]) + 1
+    columns = (*columns[:where], *spent, *columns[where:])
+    rows = []
+    for name, cells in every:
+        why = _why_not(name, utility, records, waiting)
+        first = columns[0].key
+        mine = {**cells, **budgets.get(name, {}), "defense": Cell(name), "accuracy": utility.cell(name)}
+        mine[first] = replace(mine[first], note=why)
+        rows.append(Row({c.key: mine[c.key] for c in columns if c.key in mine}, muted=bool(why)))
+    gate = [utility.note] if RANK in columns else []
+    gate += [EXACT_NOTE] if any(column.title.startswith("ε exact") for column in spent) else []
+    caption = f"Scores are over {over}." if over else ""
+    table = Table(title, tuple(columns), tuple(rows), (*notes, *gate), caption)
+    return table.mark_best() if sum(not row.muted for row in rows) > 1 else table
+
+
+def _remarks(records: Sequence[Record]) -> list[str]:
+    """What the reader must know of the attacks: which gave no score, and whether any knew the defense."""
+    broken = [record for record in records if record.status != "ok"]
+    notes = [f"{len(broken)} of {len(records)} cells did not give a score; see the list of cells."] if broken else []
+    if not _any_adaptive(records):
+        notes.append(
+            "Only plain attacks ran here: none of them knows the defense. A good rank shows no more than that."
+        )
+    return notes
+
+
+def _any_adaptive(records: Sequence[Record]) -> bool:
+    """Whether any attack gave an answer and really used what it knows of the defense."""
+
+    def used(record: Record) -> bool:
+        plain = any(flag.startswith(NOTHING_TO_IMITATE) for flag in record.flags)
+        return record.cell.adaptive and record.status == "ok" and not plain
+
+    return any(used(record) for record in records)
+
+
+def _why_not(name: str, utility: Utility, records: Sequence[Record], waiting: Sequence[CellSpec]) -> str:
+    """Why a defense is not ranked: it does not train, or an attack on it gave no answer (which must not be a win)."""
+    silence = unanswered(_of(name, records), [cell for cell in waiting if cell.training.defense.label == name])
+    if name in utility.accuracy and not utility.passes(name):
+        return utility.verdict(name)
+    return silence or ("" if utility.passes(name) else utility.verdict(name))
+
+
+def _compare(first: RankedRow, second: RankedRow) -> int:
+    """-1 or 1 where the first leaks less or more, 0 for a tie.
+
+    All rows tie that are no better than the prior and of which no more images are identified than by chance.
+    """
+    if "auc" in first.harms:  # bootstrap draws with the same resamples: their differences are paired
+        interval = percentile_interval(first.harms["auc"] - second.harms["auc"])
+        return 0 if interval.low <= 0 <= interval.high else -1 if interval.high < 0 else 1
+    if "excess" in first.harms and not (first.beats_prior or second.beats_prior):
+        return 0
+    common = np.intersect1d(first.strata, second.strata)
+    if not len(common):
+        return 0  # no seed worked for both: nothing tells them apart
+    left, right = np.isin(first.strata, common), np.isin(second.strata, common)
+    return compare(
+        {name: values[left] for name, values in first.harms.items()},
+        {name: values[right] for name, values in second.harms.items()},
+        first.strata[left],
+    )

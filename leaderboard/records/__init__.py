@@ -1,0 +1,1 @@
+"""Records: what one is, what is checked when one is read, and which code made it."""

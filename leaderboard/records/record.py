@@ -1,0 +1,234 @@
+"""The record: the scored outcome of one cell, as JSON, validated, versioned.
+
+Stability: a field never changes its meaning; new fields are optional; a metric whose definition
+changes gets a new version. "The same record" means equal but for `cost`, `provenance` and the
+training's seconds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, JsonValue
+
+from leakboard.core.names import file_part
+from leakboard.core.plugins import Settings
+from leakboard.core.seeds import digest_of
+
+SCHEMA_VERSION = 1
+SCHEMA_FILE = Path(__file__).with_name("record.schema.json")
+Status = Literal["ok", "failed", "timeout", "crashed", "skipped"]
+
+
+class PluginSpec(Settings):
+    """A plugin with all its validated parameters, under the label that the suite gave it."""
+
+    label: str
+    name: str
+    parameters: dict[str, JsonValue]
+
+
+class TrainingSpec(Settings):
+    """What defines one training run."""
+
+    dataset: PluginSpec
+    model: PluginSpec
+    defense: PluginSpec
+    training: dict[str, JsonValue]
+    observe: dict[str, JsonValue]
+    seed: int
+    keys: Literal["seeded", "fresh"] = "seeded"
+    active: bool = Field(False, description="whether the server deviates to its own advantage (threat server:active)")
+
+
+class CellSpec(Settings):
+    """What defines one cell: a training, and an attack on it under a threat."""
+
+    training: TrainingSpec
+    attack: PluginSpec
+    goal: str
+    threat: str
+    moment: str | None = Field(description="observed round (first, middle, last); null where the whole run is attacked")
+    known_labels: bool = False
+    known_members: float = Field(0, description="share of members and non-members that were told, and not evaluated")
+    about: Literal["training", "batch"] = Field(
+        "training",
+        description="membership: in the training at all, or in the victim's batch of the observed round (`moment`)",
+    )
+    pool_share: float = Field(
+        1,
+        description="`about: batch`: share of the victim's batch that was among the candidates; the attack knew the "
+        "batch's size, and not who was missing",
+    )
+    decoys: int = 999
+    adaptive: bool = Field(False, description="whether the attack knows more of the defense than its honest reading")
+    probe_batch: int | None = Field(
+        None, ge=1, description="reconstruction: records per probe; null: the only size that `observe` names"
+    )
+
+    @property
+    def batch_size(self) -> int:
+        """Reconstruction: how many records of the victim are behind one gradient. Other goals: 1."""
+        if self.goal != "reconstruction":
+            return 1
+        given = self.probe_batch if self.probe_batch is not None else self.training.observe.get("probe_batch", 1)
+        only = given[0] if isinstance(given, list) and len(given) == 1 else given
+        return only if isinstance(only, int) and only > 0 else 1
+
+    @property
+    def slug(self) -> str:
+        """A readable name for files: dataset, defense, attack, threat, moment, batch size above 1, seed."""
+        t = self.training
+        size = [f"b{self.batch_size}"] if self.batch_size > 1 else []
+        parts = [t.dataset.label, t.defense.label, self.attack.label, self.threat, self.moment or "run", *size]
+        return "--".join(file_part(part) for part in [*parts, f"s{t.seed}"])
+
+
+class ScoreRecord(Settings):
+    """One metric's outcome; `value` is null with the reason where it could not be had."""
+
+    value: float | None
+    unit: str = ""
+    version: int = 1
+    reason: str = ""
+    per_item: list[float] = Field(default_factory=list, description="one value an image or record")
+    details: dict[str, float] = Field(default_factory=dict)
+
+
+class TrainingSummary(Settings):
+    """What the training was like: utility, time by phase, bytes by message kind."""
+
+    key: str
+    accuracy: float | None = Field(description="test accuracy of the final global model, 0 to 1")
+    test_records: int = Field(description="how many test images the accuracy is over")
+    test_correct: str = Field(
+        "", description="the test records that the final model got right: one bit each in the split's order, as hex"
+    )
+    train_accuracy: float | None = Field(description="accuracy on the members, 0 to 1")
+    train_records: int | None = Field(None, description="how many members the train accuracy is over")
+    accuracy_by_round: dict[int, float] = Field(
+        default_factory=dict, description="rounds done -> test accuracy, at the ends of some 20 epochs and of the run"
+    )
+    rounds: int
+    client_rounds: int = Field(description="sum over rounds of the number of clients that took part")
+    parameters: int = Field(description="number of trained values")
+    diverged: bool = Field(description="whether the final model holds a non-finite value")
+    observed: dict[str, int] = Field(description="moment -> round index")
+    bytes_by_kind: dict[str, int] = Field(description="bytes sent in all training rounds, by message kind")
+    claims: dict[str, JsonValue] = Field(default_factory=dict, description="what the defense claims, in numbers")
+    oracle: dict[str, int] = Field(
+        default_factory=dict, description="facts that no client could know but the scheme assumes: name -> times asked"
+    )
+    clipped_share: float | None = Field(None, description="share of training and probe examples that were clipped")
+    measured: dict[str, float] = Field(
+        default_factory=dict, description="worst value over observed rounds of what the harness measured"
+    )
+    seconds: dict[str, float] = Field(description="wall seconds by role/phase, sum over training rounds and set-up")
+    cpu_seconds: dict[str, float] = Field(description="CPU seconds by role/phase")
+    extrapolated_seconds: dict[str, float] = Field(
+        default_factory=dict,
+        description="crypto: sampled: CPU seconds of work not done, by role/phase: median of the samples x count",
+    )
+    wall_seconds: float = Field(description="wall seconds of the whole training")
+
+    def outcomes(self) -> list[bool]:
+        """For each test record whether the final model was right; empty where the record does not say (older code)."""
+        return bits_of(self.test_correct, self.test_records)
+
+
+def hex_of(bits: Sequence[bool]) -> str:
+    """Bits as hex digits, the first one highest; `bits_of` turns them back.
+
+    >>> hex_of([True, False, False, False, True])
+    '11'
+    """
+    return f"{int(''.join('1' if bit else '0' for bit in bits), 2):0{-(-len(bits) // 4)}x}" if bits else ""
+
+
+def bits_of(text: str, count: int) -> list[bool]:
+    """So many bits from hex digits; none where the text does not hold exactly so many.
+
+    >>> bits_of("11", 5), bits_of("11", 4), bits_of("no", 5)
+    ([True, False, False, False, True], [], [])
+    """
+    if not text or len(text) != -(-count // 4) or not all(digit in "0123456789abcdef" for digit in text):
+        return []
+    digits = f"{int(text, 16):0{count}b}"
+    return [digit == "1" for digit in digits] if len(digits) == count else []
+
+
+class Cost(Settings):
+    """What the attack took."""
+
+    wall_seconds: float
+    cpu_seconds: float
+    peak_memory_mib: float
+
+
+class Provenance(Settings):
+    """Where and with what the record was made."""
+
+    created: str
+    commit: str | None
+    dirty: bool | None
+    versions: dict[str, str]
+    platform: str
+    processor: str
+    device: str
+    data_digest: str = Field(description="SHA-256 over decoded pixels and labels in index order")
+
+
+class Record(Settings):
+    """The scored outcome of one cell. Never NaN: null and a status or reason."""
+
+    schema_version: int = Field(SCHEMA_VERSION, ge=1, le=SCHEMA_VERSION, description="newer ones are refused")
+    key: str = Field(description="SHA-256 of the ingredients")
+    ingredients: dict[str, JsonValue]
+    cell: CellSpec
+    status: Status
+    reason: str = ""
+    traceback: str = ""
+    scores: dict[str, ScoreRecord] = Field(default_factory=dict)
+    target_indices: list[int] = Field(
+        default_factory=list, description="dataset indices of what was attacked, in order"
+    )
+    members: list[bool] = Field(
+        default_factory=list,
+        description="membership: the truth, in the order of target_indices; audit: which trials were world 1",
+    )
+    member_scores: list[float] = Field(
+        default_factory=list, description="membership: the attack's scores, one a record; audit: one a trial"
+    )
+    decisions: list[bool] = Field(default_factory=list, description="membership: the attack's decisions")
+    reconstructions: str = Field("", description="file beside the record with the reconstructed images")
+    flags: list[str] = Field(default_factory=list)
+    diagnostics: dict[str, float] = Field(default_factory=dict)
+    budget: dict[str, JsonValue] = Field(default_factory=dict)
+    training: TrainingSummary | None = None
+    cost: Cost | None = None
+    provenance: Provenance | None = None
+
+    def comparable(self) -> dict[str, Any]:
+        """The record without time, memory and provenance: equal for equal runs."""
+        data = self.model_dump(mode="json", exclude={"cost", "provenance", "traceback"})
+        if data["training"]:
+            for field in ("seconds", "cpu_seconds", "wall_seconds"):
+                del data["training"][field]
+        return data
+
+    def to_json(self) -> str:
+        """The text of the record's file."""
+        return json.dumps(self.model_dump(mode="json"), indent=1, allow_nan=False) + "\n"
+
+
+def key_of(ingredients: dict[str, Any]) -> str:
+    """The key of a training or a cell: the hash of its ingredients."""
+    return digest_of("key", SCHEMA_VERSION, ingredients)
+
+
+def schema_text() -> str:
+    """The published JSON Schema of a record."""
+    return json.dumps(Record.model_json_schema(), indent=1, sort_keys=True) + "\n"

@@ -1,0 +1,154 @@
+"""Tables as booktabs LaTeX, for pdfLaTeX with its default fonts."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import starmap
+
+from leakboard.leaderboard.tables.formats.shared import RAISED, plain, remarks
+from leakboard.leaderboard.tables.table import NOTHING, Cell, Column, Group, Row, Table
+
+#: what a document must load
+PACKAGES = r"\usepackage{booktabs,graphicx}"
+#: lines that a page holds besides title, header and remarks
+LINES = 36
+#: letters that pdfLaTeX's default encoding has not; their nearest in ASCII is not always their own decomposition
+_LETTERS = dict(zip("ÐÞðþĐđĦħĸŊŋŦŧ", ["D", "Th", "d", "th", "D", "d", "H", "h", "k", "N", "n", "T", "t"], strict=True))
+_UNKNOWN = set("ĄąĘęĮįŲųĿŀŉſªº") | set(_LETTERS)
+_GREEK = "alpha beta gamma delta zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau upsilon chi psi omega"
+_GREEK_CAPITALS = "Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega"
+_LATEX = {
+    **{char: "\\" + char for char in "&%$#_{}"},
+    **{char: f"${char}$" for char in "<>|"},
+    **{char: f"{{{char}}}" for char in "[]*"},  # at the start of a line, \\ would take a bare one as its argument
+    **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "`": r"\textasciigrave{}"},
+    **{'"': "''", "‘": "`", "’": "'", "“": "``", "”": "''", "…": r"\ldots{}", "−": "$-$", "°": r"$^\circ$"},
+    **{"–": r"\textendash{}", "—": r"\textemdash{}", "≤": r"$\leq$", "≥": r"$\geq$", "±": r"$\pm$", "≈": r"$\approx$"},
+    **{"×": r"$\times$", "·": r"$\cdot$", "∞": r"$\infty$", "√": r"$\surd$", "µ": r"$\mu$", "⁄": "/"},
+    **{"↑": r"$\uparrow$", "↓": r"$\downarrow$", "→": r"$\rightarrow$", "ε": r"$\varepsilon$", "φ": r"$\varphi$"},
+    **{char: f"$\\{name}$" for char, name in zip("αβγδζηθικλμνξπρστυχψω", _GREEK.split(), strict=True)},
+    **{char: f"$\\{name}$" for char, name in zip("ΓΔΘΛΞΠΣΦΨΩ", _GREEK_CAPITALS.split(), strict=True)},
+    **{char: rf"\textsuperscript{{{digit}}}" for digit, char in enumerate(RAISED)},
+    **_LETTERS,
+}
+
+
+def _latex(text: str) -> str:
+    """Text for pdfLaTeX: what it knows stays, signs become commands, the rest its nearest ASCII or a question mark."""
+
+    def known(char: str) -> str:
+        if char in _LATEX:
+            return _LATEX[char]
+        if char.isascii() or (char < "\u0180" and char.isalpha() and char not in _UNKNOWN):
+            return char
+        parts = unicodedata.normalize("NFKD", char)
+        near = "".join(_LATEX.get(part, part) for part in parts if part.isascii() or part in _LATEX)
+        return near or ("" if unicodedata.combining(char) else "?")
+
+    # two hyphens (--fresh-keys) would print as a dash
+    return re.sub("-(?=-)", "-{}", "".join(map(known, plain(text))))
+
+
+def _reach(cell: Cell, column: Column) -> str:
+    """How far the interval reaches from the number: ± where it reaches as far both ways, else + above and − below.
+
+    An interval that is open at one end, or does not hold the number, stands as it is.
+    """
+    interval = cell.interval(column)
+    value, low, high = cell.value, cell.low, cell.high
+    if interval and isinstance(value, (int, float)) and low is not None and high is not None and low <= value <= high:
+        up, down = column.number(high - value), column.number(value - low)
+        return rf" \pm {_power(up)}" if up == down else f"^{{+{_power(up)}}}_{{-{_power(down)}}}"
+    return r"_{\," + _power(interval).replace(NOTHING, r"\cdot") + "}" if interval else ""
+
+
+def _power(numbers: str) -> str:
+    """4.7e-05 as a power of ten."""
+    # in braces: what follows may raise something, too
+    return re.sub(r"e([+-]\d+)", lambda found: rf" \cdot {{10^{{{int(found[1])}}}}}", numbers)
+
+
+def _latex_cell(cell: Cell, column: Column, mark: str) -> str:
+    main = cell.main(column)
+    if cell.is_number and cell.text is None:
+        number = rf"\mathbf{{{_power(main)}}}" if cell.best else _power(main)
+        return f"${number}{_reach(cell, column)}${mark}"
+    return (rf"\textbf{{{_latex(main)}}}" if cell.best else _latex(main)) + mark
+
+
+def to_latex(table: Table) -> str:
+    r"""A `table` float: the best bold, intervals with ±, unranked rows below a rule; scaled down where it is too wide.
+
+    A table too long for a page becomes several. The first line is a comment that names the packages that the document
+    must load.
+    """
+    pages = _pages(table)
+    if len(pages) == 1:
+        return _float(table, table.groups())
+    titled = [replace(table, title=f"{table.title} ({n} of {len(pages)})") for n in range(1, len(pages) + 1)]
+    return "\n".join(starmap(_float, zip(titled, pages, strict=True)))
+
+
+def _pages(table: Table) -> list[list[Group]]:
+    """The table's groups of rows, cut so that each part fits on a page with its footnotes."""
+    pages: list[list[Group]] = [[]]
+    notes: set[str] = set()
+    left = room = LINES - sum(map(_lines, table.notes))
+    for group in table.groups():
+        fresh = True  # on a page that this group has not reached yet: a title and rules
+        for row in (*group.ranked, *group.muted):
+            own = {cell.note for cell in (row.cell(column) for column in table.columns) if cell.note}
+            taken = 1 + sum(map(_lines, own - notes)) + (3 if fresh else 0)
+            if taken > left and pages[-1]:
+                pages.append([])
+                notes, left, fresh = set(), room, True
+                taken = 4 + sum(map(_lines, own))
+            if fresh:
+                pages[-1].append(Group(group.section, (), ()))
+            last = pages[-1][-1]
+            ranked, muted = ((), (row,)) if row.muted else ((row,), ())
+            pages[-1][-1] = Group(last.section, (*last.ranked, *ranked), (*last.muted, *muted))
+            notes, left, fresh = notes | own, left - taken, False
+    return pages
+
+
+def _lines(note: str) -> int:
+    """The lines that a footnote takes, at least."""
+    return 1 + len(note) // 90
+
+
+def _float(table: Table, groups: Sequence[Group]) -> str:
+    """One `table` float of these groups of the table's rows."""
+    rows = tuple(row for group in groups for row in (*group.ranked, *group.muted))
+    table = replace(table, rows=rows)
+    marks = table.footnotes()
+
+    def line(row: Row) -> str:
+        pairs = [(row.cell(column), column) for column in table.columns]
+        raised = [rf"\textsuperscript{{{marks[cell.note]}}}" if cell.note else "" for cell, _ in pairs]
+        return " & ".join(_latex_cell(*pair, mark) for pair, mark in zip(pairs, raised, strict=True)) + r" \\"
+
+    body = []
+    for section, ranked, muted in groups:
+        title = [rf"\multicolumn{{{len(table.columns)}}}{{l}}{{\textit{{{_latex(section)}}}}} \\"] if section else []
+        body += [
+            r"\midrule",
+            *title,
+            *map(line, ranked),
+            *([r"\midrule"] if ranked and muted else []),
+            *map(line, muted),
+        ]
+    form = "".join("r" if table.is_numeric(column) else "l" for column in table.columns)
+    header = " & ".join(_latex(column.header) for column in table.columns) + r" \\"
+    caption = ". ".join(_latex(text) for text in (table.title, table.caption) if text)
+    beneath = [(rf"\textsuperscript{{{mark}}} " if mark else "") + _latex(text) for mark, text in remarks(table)]
+    return "\n".join(
+        [f"% {PACKAGES}", r"\begin{table}[t]", r"\centering", rf"\caption{{{caption}}}"]
+        + [r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"]
+        + [rf"\begin{{tabular}}{{@{{}}{form}@{{}}}}", r"\toprule", header, *body, r"\bottomrule", r"\end{tabular}}"]
+        + [rf"\par\smallskip{{\footnotesize {remark}\par}}" for remark in beneath]
+        + [r"\end{table}", ""]
+    )

@@ -1,0 +1,305 @@
+"""The paper's tables, same rows and columns: our numbers from a run, then the paper's own (`paper.yaml`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import yaml
+
+from leakboard.core.seeds import natural_order
+from leakboard.leaderboard.records.record import Record, TrainingSummary
+from leakboard.leaderboard.tables.phase_times import EXTRAPOLATED, seconds_a_round
+from leakboard.leaderboard.tables.table import Cell, Column, Row, Table
+
+#: accuracy (%) to which the paper's table of efficiency measures time, by its data set
+TARGETS = {"cifar10": 65.0, "cifar100": 40.0}
+#: which of our attacks stands for the paper's, the first that is there: GIFD; Baluta et al. on outputs
+RECONSTRUCTION = ("gifd", "inverting-gradients", "idlg", "dlg", "analytic")
+MEMBERSHIP = ("known-members", "shadow", "loss-threshold")
+METHOD = Column("method", "method")
+ACCURACY = Column("accuracy", "accuracy", "%", "higher")
+EPOCH = Column("epoch", "one epoch", "s", "lower", 3)
+PSNR, ASR = Column("psnr", "PSNR", "dB", "lower"), Column("asr", "ASR", "%", "lower")
+#: the paper's columns of phase times, and two that it does not have
+PHASES = (
+    *(f"server/{phase}" for phase in ("MP", "Recover", "Agg", "Grad_Dec", "DP")),
+    "keys/Key_Gen",
+    *(f"client/{phase}" for phase in ("Train", "Grad_Enc", "DP", "Grad_Dec")),
+)
+
+
+@cache
+def paper_figures() -> Mapping[str, list[dict[str, Any]]]:
+    """The paper's own figures, by table."""
+    found: Mapping[str, list[dict[str, Any]]] = yaml.safe_load(Path(__file__).with_name("paper.yaml").read_text())
+    return found
+
+
+@dataclass(frozen=True)
+class _Setting:
+    """One data set, model and number of clients of a run, and the records made there, by defense."""
+
+    dataset: str
+    model: str
+    clients: int
+    records: Mapping[str, Sequence[Record]]
+
+    @property
+    def paper_dataset(self) -> str:
+        """The paper's data set of which ours is the whole or a part, by the beginning of its label; or nothing."""
+        names = ("cifar100", "cifar10", "breakhis")
+        return next((name for name in names if self.dataset.replace("-", "").startswith(name)), "")
+
+    def trainings(self, defense: str) -> list[TrainingSummary]:
+        """Each training of a defense once."""
+        return list({r.training.key: r.training for r in self.records[defense] if r.training is not None}.values())
+
+    def accuracy(self, defense: str) -> float | None:
+        """Mean accuracy over seeds, in percent."""
+        found = [100 * summary.accuracy for summary in self.trainings(defense) if summary.accuracy is not None]
+        return fmean(found) if found else None
+
+    def seconds(self, defense: str) -> tuple[float, float]:
+        """CPU seconds of the server with the keys, and of one client, a round; extrapolated ones included."""
+        found = seconds_a_round(self.trainings(defense))
+        parts = {key: value for key, value in found.items() if not key.startswith("total")}
+        client = sum(value for key, value in parts.items() if key.startswith("client/"))
+        return sum(parts.values()) - client, client
+
+    def rounds_an_epoch(self, defense: str) -> float:
+        """Rounds in an epoch; 1 where the suite counts rounds."""
+        epochs = self.records[defense][0].cell.training.training.get("epochs")
+        return self.trainings(defense)[0].rounds / epochs if isinstance(epochs, int) and epochs > 0 else 1.0
+
+    @property
+    def counts_rounds(self) -> bool:
+        """Whether the suite counts rounds in place of epochs."""
+        return any(found[0].cell.training.training.get("epochs") is None for found in self.records.values())
+
+    def table(
+        self,
+        kind: str,
+        title: str,
+        columns: Sequence[Column],
+        ours: Mapping[str, Mapping[str, Cell]],
+        notes: Sequence[str] = (),
+    ) -> Table:
+        """Our rows, then the paper's for the same data set and number of clients."""
+        rows = [Row({METHOD.key: Cell(name), **cells}, self._scale()) for name, cells in ours.items()]
+        keys = [column.key for column in columns]
+        rows += [
+            Row({key: Cell(printed[key]) for key in (METHOD.key, *keys) if key in printed}, "the paper's own figures")
+            for printed in paper_figures()[kind]
+            if (printed["dataset"], printed["clients"]) == (self.paper_dataset, self.clients)
+        ]
+        shown = [column for column in columns if any(row.cell(column).value is not None for row in rows)]
+        gaps = any(row.cell(column).note for row in rows for column in columns if column not in shown)
+        shown = list(columns) if gaps else shown  # a column of dashes stays where each has its reason
+        kept = tuple(Row({c.key: row.cell(c) for c in (METHOD, *shown)}, row.section) for row in rows)
+        more = ("This suite counts rounds: an epoch here is one round.",) if self.counts_rounds else ()
+        where = f"{title}, {self.dataset}, K = {self.clients}"
+        return Table(where, (METHOD, *shown), kept, (*notes, *more)).mark_best(within_sections=True)
+
+    def _scale(self) -> str:
+        """At what scale our numbers were made."""
+        found = next(iter(self.records.values()))
+        summary, spec = found[0].training, found[0].cell.training
+        seeds = sorted({r.cell.training.seed for records in self.records.values() for r in records})
+        rounds = "" if summary is None else f", {summary.rounds} rounds"
+        numbers = ", ".join(map(str, seeds))
+        return f"ours: {self.model}{rounds}, batch {spec.training.get('batch_size', '?')}, seeds {numbers}"
+
+
+def paper_tables(records: Sequence[Record], target: float | None = None) -> list[Table]:
+    """Every table of the paper for which the run has records; `target` is the accuracy (%) that time is measured to."""
+    tables = []
+    for setting in _settings(records):
+        tables += [_efficiency(setting, target), _phases(setting)]
+        tables += [_attacked(setting, goal) for goal in ("reconstruction", "membership") if _choose(setting, goal)]
+        if setting.paper_dataset == "breakhis":
+            tables.append(_medical(setting))
+    return tables
+
+
+def _settings(records: Sequence[Record]) -> list[_Setting]:
+    groups: dict[tuple[str, str, int], dict[str, list[Record]]] = {}
+    sizes = [record.cell.batch_size for record in records if record.cell.goal == "reconstruction"]
+    for record in records:
+        if record.training is None or record.cell.training.active or record.cell.about == "batch":
+            continue  # neither another server nor another question is the paper's
+        if record.cell.goal == "reconstruction" and record.cell.batch_size > min(sizes):
+            continue  # one number per defense: of the smallest batches, which the notes name
+        spec = record.cell.training
+        clients = record.training.client_rounds // max(1, record.training.rounds)
+        found = groups.setdefault((spec.dataset.label, spec.model.label, clients), {})
+        found.setdefault(spec.defense.label, []).append(record)
+    return [
+        _Setting(*key, {name: found[name] for name in natural_order(found)}) for key, found in sorted(groups.items())
+    ]
+
+
+# --- time ---------------------------------------------------------------------------------------
+
+CLOCKS = (
+    "Ours are CPU seconds of one thread (sampled cryptography: with what was extrapolated), the paper's are wall "
+    "seconds with 20 cores and a GPU: compare rows within a block."
+)
+
+
+def _efficiency(setting: _Setting, target: float | None) -> Table:
+    """Server, client, one epoch, time to target accuracy."""
+    target = target if target is not None else TARGETS.get(setting.paper_dataset)
+    columns = [Column(key, key, "s", "lower", 3) for key in ("server", "client")]
+    columns += [EPOCH, Column("to_target", "to target accuracy", "s", "lower", 3)]
+    ours = {}
+    for defense in setting.records:
+        (server, client), times = setting.seconds(defense), setting.rounds_an_epoch(defense)
+        ours[defense] = {
+            "server": Cell(server * times),
+            "client": Cell(client * times),
+            "epoch": Cell((server + client) * times),
+            "to_target": _to_target(setting, defense, target),
+        }
+    aim = f"The target is {target:g} % test accuracy, looked at when an epoch ends." if target is not None else ""
+    notes = (CLOCKS, *([aim] if aim else []))
+    return setting.table("efficiency", "Computational efficiency", columns, ours, notes)
+
+
+def _to_target(setting: _Setting, defense: str, target: float | None) -> Cell:
+    """CPU seconds until the test accuracy was first at the target, as the mean over seeds, if all got there."""
+    if target is None:
+        return Cell(None, note="no target accuracy: --target gives one")
+    rounds = []
+    for summary in setting.trainings(defense):
+        reached = [r for r, share in sorted(summary.accuracy_by_round.items()) if 100 * share >= target]
+        if not reached:
+            best = max(summary.accuracy_by_round.values(), default=None)
+            seen = "its accuracy was never looked at" if best is None else f"at most {100 * best:.1f} %"
+            return Cell(None, note=f"{target:g} % was not reached: {seen}")
+        rounds.append(reached[0])
+    return Cell(fmean(rounds) * sum(setting.seconds(defense)))
+
+
+def _phases(setting: _Setting) -> Table:
+    """Seconds an epoch by phase."""
+    columns = [Column(key, key.replace("keys/", "").replace("/", " "), "s", None, 3) for key in (*PHASES, "total")]
+    ours = {}
+    for defense in setting.records:
+        found, times = seconds_a_round(setting.trainings(defense)), setting.rounds_an_epoch(defense)
+        cells = {}
+        for key in PHASES:
+            parts = [found[name] for name in (key, f"{key}{EXTRAPOLATED}") if name in found]
+            cells[key] = Cell(times * sum(parts)) if parts else Cell(None)
+        ours[defense] = {**cells, "total": Cell(times * sum(setting.seconds(defense)))}
+    return setting.table("phases", "Seconds an epoch by phase", columns, ours, (CLOCKS,))
+
+
+# --- attacks ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """Which of our plain attacks stands for the paper's, and in which observed round."""
+
+    attack: str
+    moment: str | None
+
+
+def _choose(setting: _Setting, goal: str) -> _Choice | None:
+    """The first plain attack of the list that was run, at the round in which it did most harm to FedAvg."""
+    preferred, metric = (RECONSTRUCTION, "psnr") if goal == "reconstruction" else (MEMBERSHIP, "asr")
+    rows = setting.records.get("fedavg") or next(iter(setting.records.values()))
+    for name in preferred:
+        options: dict[_Choice, list[float]] = {}
+        for record in rows:
+            score = record.scores.get(metric)
+            plain = record.cell.goal == goal and not record.cell.adaptive and record.cell.attack.name == name
+            if plain and score is not None and score.value is not None:
+                options.setdefault(_Choice(record.cell.attack.label, record.cell.moment), []).append(score.value)
+        if options:
+            return max(options, key=lambda choice: fmean(options[choice]))
+    return None
+
+
+def _mean(records: Sequence[Record], metric: str) -> float | None:
+    """The mean over seeds of a metric, shares in percent; None where nothing worked."""
+    values = [r.scores[metric].value for r in records if r.status == "ok" and metric in r.scores]
+    found = [value for value in values if value is not None]
+    return (100 if metric == "asr" else 1) * fmean(found) if found else None
+
+
+def _plain(setting: _Setting, defense: str, choice: _Choice | None) -> list[Record]:
+    """The records of the chosen attack on a defense: with the keys where the run has it, else without."""
+    if choice is None:
+        return []
+    fitting = [r for r in setting.records[defense] if _Choice(r.cell.attack.label, r.cell.moment) == choice]
+    opened = [r for r in fitting if r.cell.threat == "server+keys" and r.status == "ok"]
+    return opened or [r for r in fitting if r.cell.threat in ("server", "client")]
+
+
+def _strongest(setting: _Setting, defense: str, goal: str, metric: str) -> tuple[float, str] | None:
+    """The largest mean of a metric over all attacks on a defense in every semi-honest threat, and who reached it."""
+    groups: dict[str, list[Record]] = {}
+    for record in setting.records[defense]:
+        if record.cell.goal == goal:
+            where = f"{record.cell.attack.label}, {record.cell.threat}"
+            groups.setdefault(f"{where}, {record.cell.moment}" if record.cell.moment else where, []).append(record)
+    found = {where: value for where, group in groups.items() if (value := _mean(group, metric)) is not None}
+    return max(((value, where) for where, value in found.items()), default=None)
+
+
+def _attacked(setting: _Setting, goal: str) -> Table:
+    """Accuracy and what the paper's attack achieves; behind it our strongest attack, which the paper does not have."""
+    images, choice = goal == "reconstruction", _choose(setting, goal)
+    assert choice is not None
+    mses = [Column("test_mse", "Test-MSE", "", "higher"), Column("feat_mse", "Feat-MSE", "", "higher", significant=2)]
+    shown = [PSNR, *mses] if images else [ASR]
+    score = "psnr" if images else "auc"
+    most = Column("most", f"strongest attack's {score.upper()}", "dB" if images else "", "lower")
+    ours = {}
+    for defense in setting.records:
+        records, worst = _plain(setting, defense, choice), _strongest(setting, defense, goal, score)
+        ours[defense] = {
+            "accuracy": Cell(setting.accuracy(defense)),
+            **{column.key: Cell(_mean(records, column.key)) for column in shown},
+            **({} if worst is None else {"most": Cell(worst[0]), "attack": Cell(worst[1])}),
+        }
+    where = f", {choice.moment} round" if choice.moment else ""
+    if images:
+        where += f", batch size {_batch_size(setting)}"
+    opened = [d for d in setting.records if any(r.cell.threat == "server+keys" for r in _plain(setting, d, choice))]
+    keys = f"with ciphertexts opened (server+keys) for {', '.join(opened)}" if opened else "no ciphertext is opened"
+    notes = (
+        f"In the paper's columns stands our plain attack {choice.attack}{where}, over all targets"
+        + (f"; {keys}." if images else "."),
+        "Strongest attack: the largest mean over all targets, of all attacks, threats and rounds of this run, guesses "
+        "without an attack included. (The ranking tables choose it on other targets than those it is reported on.)",
+    )
+    columns = (ACCURACY, *shown, most, Column("attack", "strongest attack"))
+    return setting.table(goal, f"{goal.capitalize()} as in the paper", columns, ours, notes)
+
+
+def _batch_size(setting: _Setting) -> int:
+    """The batch size of the setting's reconstructions."""
+    every = (record.cell for records in setting.records.values() for record in records)
+    return next(cell.batch_size for cell in every if cell.goal == "reconstruction")
+
+
+def _medical(setting: _Setting) -> Table:
+    """Accuracy, epoch time, PSNR, ASR."""
+    ours = {
+        defense: {
+            "accuracy": Cell(setting.accuracy(defense)),
+            "epoch": Cell(sum(setting.seconds(defense)) * setting.rounds_an_epoch(defense)),
+            "psnr": Cell(_mean(_plain(setting, defense, _choose(setting, "reconstruction")), "psnr")),
+            "asr": Cell(_mean(_plain(setting, defense, _choose(setting, "membership")), "asr")),
+        }
+        for defense in setting.records
+    }
+    notes = (CLOCKS, "Our PSNR and ASR are over all targets.")
+    return setting.table("medical", "The medical case", (ACCURACY, EPOCH, PSNR, ASR), ours, notes)

@@ -1,0 +1,1 @@
+"""LeakBoard: what does a federated-learning defense really leak?"""
