@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TORCH_INDEX ?=
 TORCH_PIN := $(shell sed -n 's/^torch==/torch==/p' requirements.txt)
 
-.PHONY: run test test-ray bench lint audit-deps clean clean-cache help
+.PHONY: run test test-ray docs bench lint audit-deps clean clean-cache help
 
 run: $(VENV)/.installed  ## set up and run the suite `quick`: a table and a page
 	$(BIN)/python run_benchmark.py
@@ -17,6 +17,9 @@ test: $(VENV)/.installed-dev  ## set up and run all tests
 test-ray: $(VENV)/.installed-dev  ## install Ray, which is optional, and run its tests: two workers and two nodes, one killed of each
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-ray.txt
 	$(BIN)/pytest -n 0 -s tests/leaderboard/test_ray.py
+
+docs: $(VENV)/.installed  ## write docs/views.md anew: what each party sees under each defense
+	PYTHONPATH=src $(BIN)/python -m leakboard.leaderboard.cli.views_doc > docs/views.md
 
 BENCH ?=
 bench: $(VENV)/.installed  ## all speeds and sizes against their peers, in one table (BENCH=--quick: a few minutes)

@@ -139,7 +139,7 @@ def prepare(data: str, folder: Path) -> Bench:
     from leakboard.datasets.base import Dataset
     from leakboard.datasets.loading import load_pool
     from leakboard.defenses.base import Gradient
-    from leakboard.defenses.fedavg import FedAvg
+    from leakboard.defenses.fedsgd import FedSGD
     from leakboard.federation.settings import Public, Training
     from leakboard.federation.task import task_of
     from leakboard.federation.view import View
@@ -152,7 +152,7 @@ def prepare(data: str, folder: Path) -> Bench:
     colours = victims.images.expand(-1, 3, -1, -1)  # breaching's total variation takes three channels
     mean, std = (0.5,) * 3, (0.25,) * 3
     public = Public(
-        defense="fedavg",
+        defense="fedsgd",
         parameters={},
         model="resnet20",
         model_parameters={},
@@ -183,7 +183,7 @@ def prepare(data: str, folder: Path) -> Bench:
     problems = tuple(Inversion(weights, Gradient(g, 1, 1), y[None]) for g, y in zip(found, victims.labels, strict=True))
     view = View("server", (), public, (), {}, {})
     return Bench(
-        Knowledge(view, FedAvg(), pool.take(torch.arange(IMAGES, 2 * IMAGES)), 0), problems, colours, folder, process
+        Knowledge(view, FedSGD(), pool.take(torch.arange(IMAGES, 2 * IMAGES)), 0), problems, colours, folder, process
     )
 
 

@@ -5,7 +5,7 @@
     # the figure: the first records of client 0, seed 0, one setting
     .venv/bin/python benchmarks/inversion_quality.py --images 32 --grid tv=0.01 iterations=1000
 
-Batch 1, labels not known. The model is freshly initialised, or trained by fedavg with `--rounds N` (5 clients, batches
+Batch 1, labels not known. The model is freshly initialised, or trained by fedsgd with `--rounds N` (5 clients, batches
 of 64). `--data npz:FILE` takes other images than the embedded digits.
 """
 
@@ -30,7 +30,7 @@ from leakboard.datasets.base import Dataset
 from leakboard.datasets.loading import load_pool
 from leakboard.datasets.splits import make_splits
 from leakboard.defenses.base import Gradient
-from leakboard.defenses.fedavg import FedAvg
+from leakboard.defenses.fedsgd import FedSGD
 from leakboard.federation.rounds import Federation
 from leakboard.federation.settings import Public, Training, client_name
 from leakboard.federation.task import task_of
@@ -59,7 +59,7 @@ def main() -> None:
     parser.add_argument("--model", default="convnet")
     parser.add_argument("--victims", choices=["auxiliary", "members"], default="members")
     parser.add_argument("--images", type=int, default=8)
-    parser.add_argument("--rounds", type=int, default=0, help="rounds of fedavg before the attack")
+    parser.add_argument("--rounds", type=int, default=0, help="rounds of fedsgd before the attack")
     parser.add_argument("--grid", nargs="*", default=[], metavar="NAME=VALUE,VALUE", help="parameters of the attack")
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -96,7 +96,7 @@ def problems_of(args: argparse.Namespace) -> tuple[Knowledge, Given, torch.Tenso
     mean, std = dataset.normalisation(pool.shape[0])
     training = Training(rounds=max(1, args.rounds), batch_size=64, clients=CLIENTS, learning_rate=0.05)
     public = Public(
-        defense="fedavg",
+        defense="fedsgd",
         parameters={},
         model=args.model,
         model_parameters=registry.create("model", args.model).parameters(),
@@ -110,7 +110,7 @@ def problems_of(args: argparse.Namespace) -> tuple[Knowledge, Given, torch.Tenso
     )
     task = task_of(public)
     shards = {client_name(i): pool.take(shard) for i, shard in enumerate(splits.shards)}
-    outcome = Federation(FedAvg(), public, shards, None, seed).run()
+    outcome = Federation(FedSGD(), public, shards, None, seed).run()
     model = outcome.model if args.rounds else task.initial(seed)
     view = make_view(outcome.transcript, parse_threat("server", CLIENTS), public, outcome.secrets, shards)
     indices = (splits.auxiliary if args.victims == "auxiliary" else splits.shards[0])[: args.images]
@@ -119,7 +119,7 @@ def problems_of(args: argparse.Namespace) -> tuple[Knowledge, Given, torch.Tenso
     pairs = zip(victims.images, victims.labels, strict=True)
     found = [Inversion(model, Gradient(task.gradient(model, i[None], y[None])[0], 1, 1), None) for i, y in pairs]
     asked = Given("first", 0, len(found), 1, None, (1,) * len(found), tuple(found))
-    return Knowledge(view, FedAvg(), auxiliary, seed), asked, victims.images
+    return Knowledge(view, FedSGD(), auxiliary, seed), asked, victims.images
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     .venv/bin/python benchmarks/membership_quality.py --data npz:FILE --images 2500 --models 16 --epochs 40
 
-N models (fedavg, 5 clients) learn complementary halves of the images, so every image is in half of them. Each is
+N models (fedsgd, 5 clients) learn complementary halves of the images, so every image is in half of them. Each is
 attacked with the others, but for its twin, as references, by a client that was told of half of the images whether the
 target learned them: attack networks of the paper's kind learn from those, the others take their thresholds (and rmia
 its population) from them. All are asked about the same other half. Printed are means over the targets and their
@@ -39,7 +39,7 @@ from leakboard.core import registry
 from leakboard.core.seeds import derive_seed
 from leakboard.datasets.base import Dataset
 from leakboard.datasets.loading import load_pool
-from leakboard.defenses.fedavg import FedAvg
+from leakboard.defenses.fedsgd import FedSGD
 from leakboard.federation.settings import Public, Training, Watch
 from leakboard.federation.shadow import train_shadow
 from leakboard.federation.view import View
@@ -95,7 +95,7 @@ def train(args: argparse.Namespace) -> Models:
     mean, std = dataset.normalisation(images.shape[0])
     training = Training(epochs=args.epochs, batch_size=BATCH, clients=CLIENTS, learning_rate=args.learning_rate)
     public = Public(
-        defense="fedavg",
+        defense="fedsgd",
         parameters={},
         model=args.model,
         model_parameters=registry.create("model", args.model).parameters(),
@@ -114,8 +114,8 @@ def train(args: argparse.Namespace) -> Models:
         started = time.process_time()
         data = records.select(learned.nonzero().squeeze(1))
         seed = derive_seed(args.seed, "model", index)
-        views.append(train_shadow(FedAvg(), public, data, "client", seed, Watch(targets=1)))
-        signals.append(read_signals(Knowledge(views[-1], FedAvg(), data, 0), records))
+        views.append(train_shadow(FedSGD(), public, data, "client", seed, Watch(targets=1)))
+        signals.append(read_signals(Knowledge(views[-1], FedSGD(), data, 0), records))
         seconds.append(time.process_time() - started)
         print(f"model {index + 1} of {args.models}: {seconds[-1]:.0f} CPU s", file=sys.stderr, flush=True)
     logits = {moment: torch.stack([s.logits[moment] for s in signals]) for moment in signals[0].logits}
@@ -131,7 +131,7 @@ def attacked(attack: MembershipAttack, learns: bool, turn: Turn, view: View, see
     members, others = (told.records.select(kind.nonzero().squeeze(1)) for kind in (told.members, ~told.members))
     # what the attacking client was told of the members stands in for its own shard, which is a part of all records
     view = replace(view, holdings={view.parties[0]: members})
-    knowledge = Knowledge(view, FedAvg(), others, seed)
+    knowledge = Knowledge(view, FedSGD(), others, seed)
     if isinstance(attack, ShadowAttack) and not learns:
         return attack.judge(knowledge.task, first_models(turn.pool, attack.needed), turn.target, seed)
     candidates = turn.pool.records.select(torch.arange(len(turn.pool.records))[turn.pool.candidates])

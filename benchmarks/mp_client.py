@@ -1,4 +1,4 @@
-"""A client's step under mp-dp (V2, float32, batch 64) against plain FedAvg; clipping and noise timed apart.
+"""A client's step under mp-dp (V2, float32, batch 64) against plain FedSGD; clipping and noise timed apart.
 
     .venv/bin/python benchmarks/mp_client.py [MODEL ...]
 

@@ -35,7 +35,7 @@ from leakboard.federation.settings import Public, Training
 
 MODEL: dict[str, Any] = {"model": "mlp", "model_parameters": {"hidden": [32]}}
 RECORDS, BATCH, SHAPE, CLASSES = 16, 4, (1, 32, 32), 10
-DEFENSES = ("fedavg", "secagg", "mp-dp")
+DEFENSES = ("fedsgd", "secagg", "mp-dp")
 SIZES, PARAMETERS = (10, 100, 1000), 1024 * 32 + 32 + 32 * 10 + 10
 MIB = 1024 * 1024
 
@@ -167,7 +167,7 @@ def units() -> None:
     import torch
 
     from leakboard.defenses.base import mean
-    from leakboard.defenses.fedavg import FedAvg
+    from leakboard.defenses.fedsgd import FedSGD
     from leakboard.federation.rounds import Federation
 
     torch.set_num_threads(1)
@@ -177,9 +177,9 @@ def units() -> None:
         f"mean of 1,000 gradients: {seconds:.3f} CPU s, {1e9 * seconds / 1000 / PARAMETERS:.1f} ns a value", flush=True
     )
     for clients in (1000, 10_000):
-        order = {**order_of("fedavg", clients, 1, observed=False), "participants": 10}
+        order = {**order_of("fedsgd", clients, 1, observed=False), "participants": 10}
         public, before, started = _public(order), _resident(), time.process_time()
-        federation = Federation(FedAvg(), public, {}, None, 0)
+        federation = Federation(FedSGD(), public, {}, None, 0)
         seconds, each = time.process_time() - started, (_resident() - before) / len(federation.parties) / 1024
         print(f"{clients:,} parties: {seconds:.2f} CPU s, {each:.1f} KiB each", flush=True)
 

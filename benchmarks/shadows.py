@@ -51,7 +51,7 @@ from leakboard.datasets.base import LabelledImages
 from leakboard.datasets.digits import Digits
 from leakboard.datasets.loading import load_pool
 from leakboard.datasets.splits import make_splits
-from leakboard.defenses.fedavg import FedAvg
+from leakboard.defenses.fedsgd import FedSGD
 from leakboard.federation.models.base import Model
 from leakboard.federation.rounds import Federation
 from leakboard.federation.settings import Public, Training, client_name
@@ -83,7 +83,7 @@ def world() -> World:
     training = Training(epochs=EPOCHS, batch_size=32, clients=CLIENTS, learning_rate=0.02)
     mean, std = dataset.normalisation(pool.shape[0])
     public = Public(
-        defense="fedavg",
+        defense="fedsgd",
         parameters={},
         model="convnet",
         model_parameters=registry.create("model", "convnet").parameters(),
@@ -95,12 +95,12 @@ def world() -> World:
         total_rounds=training.total_rounds(max(sizes)),
         shard_sizes=sizes,
     )
-    outcome = Federation(FedAvg(), public, shards, None, SEED).run()
+    outcome = Federation(FedSGD(), public, shards, None, SEED).run()
     threat = parse_threat("client", CLIENTS)
     view = make_view(outcome.transcript, threat, public, outcome.secrets, shards)
     members = torch.cat([shard for i, shard in enumerate(splits.shards) if client_name(i) not in threat.parties])
     truth = torch.arange(len(members) + len(splits.non_members)) < len(members)
-    knowledge = Knowledge(view, FedAvg(), pool.take(splits.auxiliary), SEED)
+    knowledge = Knowledge(view, FedSGD(), pool.take(splits.auxiliary), SEED)
     return World(knowledge, pool.take(torch.cat([members, splits.non_members])), truth)
 
 
@@ -186,7 +186,7 @@ def area(given: World, attack: ShadowAttack, pool: ShadowPool) -> float:
 def compare_gradients(rounds: int) -> None:
     """Print the ratios of the ways to per-record gradients of the last layer of a convnet on 3x32x32 images."""
     public = Public(
-        defense="fedavg",
+        defense="fedsgd",
         parameters={},
         model="convnet",
         model_parameters={},

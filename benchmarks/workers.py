@@ -39,11 +39,11 @@ model: convnet
 training: {{loss: mse, rounds: 20, batch_size: 32, clients: 5, learning_rate: 0.05}}
 observe: {{rounds: [first, last], probe_batch: 1, targets: 8}}
 seeds: {seeds}
-defenses: [fedavg, mp-dp]
+defenses: [fedsgd, mp-dp]
 attacks:
   - {{name: inverting-gradients, threats: [server], params: {{iterations: {iterations}, tv: 0.01}}}}
   - {{name: prior, threats: [server]}}
-control: fedavg
+control: fedsgd
 """
 ALLOWED = 3.0
 

@@ -24,8 +24,8 @@ class Unsupported(Exception):
 def nearest(given: str, allowed: Iterable[str]) -> str | None:
     """The allowed name most like the given one, or None when nothing is alike.
 
-    >>> nearest("fedagv", ["fedavg", "mp-dp"])
-    'fedavg'
+    >>> nearest("fedsdg", ["fedsgd", "mp-dp"])
+    'fedsgd'
     """
     matches = difflib.get_close_matches(given.lower(), list(allowed), n=1, cutoff=0.5)
     return matches[0] if matches else None
@@ -34,8 +34,8 @@ def nearest(given: str, allowed: Iterable[str]) -> str | None:
 def unknown_name(kind: str, given: str, allowed: Iterable[str]) -> UserError:
     """The error for a name that is not there: suggests the nearest, lists what there is.
 
-    >>> str(unknown_name("defense", "fedagv", ["fedavg"]))
-    "There is no defense 'fedagv': did you mean 'fedavg'? Known: fedavg."
+    >>> str(unknown_name("defense", "fedsdg", ["fedsgd"]))
+    "There is no defense 'fedsdg': did you mean 'fedsgd'? Known: fedsgd."
     """
     names = list(allowed)
     guess = nearest(given, names)

@@ -52,6 +52,8 @@ class Plugin(Settings):
     kind: ClassVar[str]
     name: ClassVar[str]
     citation: ClassVar[str] = ""
+    #: other names under which the plugin is found; records and tables have `name`
+    aliases: ClassVar[tuple[str, ...]] = ()
     #: the parameter that `name:VALUE` sets (for example the path in `npz:FILE`), if there is one
     shorthand: ClassVar[str] = ""
     #: parameters that say where something lies on this machine, not what it is: in no record and no key
@@ -71,6 +73,7 @@ class Plugin(Settings):
             "kind": cls.kind,
             "summary": cls.summary(),
             "citation": cls.citation,
+            "aliases": list(cls.aliases),
             "shorthand": cls.shorthand,
             "parameters": {
                 field: {k: v for k, v in schema.items() if k not in ("title",)} for field, schema in properties.items()

@@ -104,13 +104,14 @@ def check_unique(entries: list[Entry]) -> list[Entry]:
     """Refuse two plugins of one kind with one name."""
     seen: dict[tuple[str, str], str] = {}
     for entry in entries:
-        key = (entry["kind"], entry["name"])
-        if key in seen:
-            raise UserError(
-                f"Two plugins are called {entry['kind']} '{entry['name']}': {seen[key]} and {entry['file']}; "
-                "names must be unique, rename one."
-            )
-        seen[key] = entry["file"]
+        for name in (entry["name"], *entry["aliases"]):
+            key = (entry["kind"], name)
+            if key in seen:
+                raise UserError(
+                    f"Two plugins are called {entry['kind']} '{name}': {seen[key]} and {entry['file']}; "
+                    "names must be unique, rename one."
+                )
+            seen[key] = entry["file"]
     return entries
 
 
@@ -223,12 +224,23 @@ def entries(kind: str) -> dict[str, Entry]:
     return {name: of_kind[name] for name in natural_order(of_kind)}
 
 
+def canonical_name(kind: str, name: str) -> str:
+    """The name of the plugin that has this name or alias; a name that nobody has is returned as it is.
+
+    >>> canonical_name("defense", "fedavg")
+    'fedsgd'
+    """
+    found = (entry["name"] for entry in entries(kind).values() if name in entry["aliases"])
+    return next(found, name)
+
+
 def find(kind: str, name: str) -> Entry:
-    """The entry of one plugin; a wrong name suggests the nearest."""
+    """The entry of one plugin, by its name or an alias; a wrong name suggests the nearest."""
     known = entries(kind)
-    if name not in known:
+    found = known.get(name) or known.get(canonical_name(kind, name))
+    if found is None:
         raise unknown_name(kind, name, known)
-    return known[name]
+    return found
 
 
 def load(kind: str, name: str) -> type[Plugin]:

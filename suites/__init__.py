@@ -6,6 +6,9 @@ from pathlib import Path
 
 from leakboard.core.seeds import natural_order
 
+if __name__ != "leakboard.suites":
+    raise ImportError("import leakboard.suites: LeakBoard's code has no other name than `leakboard`.")
+
 
 def suite_files() -> dict[str, Path]:
     """The suites of the checkout, by name. Imports nothing heavy: `list` and a finished run answer at once."""

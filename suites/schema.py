@@ -102,7 +102,7 @@ class Suite(Settings):
     seeds: tuple[Seed, ...] = Field((0,), min_length=1, max_length=1000)
     defenses: tuple[DefenseEntry, ...] = Field(min_length=1, max_length=1000)
     attacks: tuple[AttackEntry, ...] = Field(min_length=1, max_length=1000)
-    control: str = Field("fedavg", description="label of the row without a defense")
+    control: str = Field("fedsgd", description="label of the row without a defense")
     utility_gate: float = Field(0.9, ge=0, le=1, description="share of the control's accuracy that a ranked row keeps")
     decoys: int = Field(999, ge=1, le=100_000, description="other images among which `identified` looks")
     time_limit: float = Field(3600, gt=0, description="seconds a cell or a training may take")

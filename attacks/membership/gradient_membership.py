@@ -11,7 +11,7 @@ from leakboard.attacks.membership.building_blocks.batch import BatchMembership, 
 class GradientMembership(BatchMembership):
     """Batch membership from the honest reading's gradient: the victim's own, or the mean that it is part of.
 
-    The plain counterpart of `phi-membership`: exact where the gradient is (fedavg), as good as the noise lets it be
+    The plain counterpart of `phi-membership`: exact where the gradient is (fedsgd), as good as the noise lets it be
     elsewhere.
     """
 

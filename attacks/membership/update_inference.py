@@ -76,7 +76,7 @@ class UpdateInference(BatchMembership):
     threats: ClassVar[tuple[str, ...]] = ("client",)
     can_adapt: ClassVar[bool] = True
 
-    # chosen on seeds 11 and 12 of quick's settings (mp and fedavg, first and last round); tried: ridge 1e-5 to 0.1,
+    # chosen on seeds 11 and 12 of quick's settings (mp and fedsgd, first and last round); tried: ridge 1e-5 to 0.1,
     # pull 1e-3 to 10, r by labels, by medians, by two models, by the fit, with and without the last layer
     ridge: float = Field(1e-2, gt=0, description="lambda")
     pull: float = Field(1.0, ge=0, description="how much hidden units are held at the scale of torch's initialisation")

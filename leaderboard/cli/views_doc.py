@@ -1,6 +1,6 @@
 """docs/views.md: what each threat's view of each defense holds, read off the transcript of a tiny federation.
 
-python -m leaderboard.views_doc > docs/views.md
+`make docs` writes it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from leakboard.federation.view import View, make_view, parse_threat
 
 THREATS = ("server", "server+keys", "server+clients:1", "client")
 CLIENTS, ROUNDS, SHARD, BATCH, HIDDEN = 3, 2, 8, 4, 1
-COMMAND = "python -m leakboard.leaderboard.cli.views_doc > docs/views.md"
+COMMAND = "make docs"
 HEADER = f"""# What each view holds
 
 Generated from transcripts by `{COMMAND}`; nothing here is written by hand.

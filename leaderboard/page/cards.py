@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import NamedTuple
 
+from leakboard.core import registry
 from leakboard.core.seeds import natural_order
 from leakboard.leaderboard.cells.score import PRIOR
 from leakboard.leaderboard.page.charts.numbers import PRIMARY
@@ -75,7 +76,7 @@ def cards(boards: Sequence[Board], records: Sequence[Record], claims: Mapping[st
         control = here[0].utility.control
         for label in sorted(labels, key=lambda name: name != control):  # the control first: all others are read by it
             own = [record for record in mine if record.cell.training.defense.label == label]
-            name = own[0].cell.training.defense.name
+            name = registry.canonical_name("defense", own[0].cell.training.defense.name)
             findings = tuple(_finding(board, label, own) for board in here)
             facts = (*_utility(here[0], label), *_cost(label, control, mine), *_epsilon(own, here, label))
             found.append(Card(dataset, label, name, claims.get(name, ""), _own_words(own), facts, findings))

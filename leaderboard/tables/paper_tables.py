@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from leakboard.core import registry
 from leakboard.core.seeds import natural_order
 from leakboard.leaderboard.records.record import Record, TrainingSummary
 from leakboard.leaderboard.tables.phase_times import EXTRAPOLATED, seconds_a_round
@@ -137,7 +138,8 @@ def _settings(records: Sequence[Record]) -> list[_Setting]:
         spec = record.cell.training
         clients = record.training.client_rounds // max(1, record.training.rounds)
         found = groups.setdefault((spec.dataset.label, spec.model.label, clients), {})
-        found.setdefault(spec.defense.label, []).append(record)
+        # records made before a plugin got its name stand in the row of that name
+        found.setdefault(registry.canonical_name("defense", spec.defense.label), []).append(record)
     return [
         _Setting(*key, {name: found[name] for name in natural_order(found)}) for key, found in sorted(groups.items())
     ]
@@ -211,9 +213,9 @@ class _Choice:
 
 
 def _choose(setting: _Setting, goal: str) -> _Choice | None:
-    """The first plain attack of the list that was run, at the round in which it did most harm to FedAvg."""
+    """The first plain attack of the list that was run, at the round in which it did most harm to FedSGD."""
     preferred, metric = (RECONSTRUCTION, "psnr") if goal == "reconstruction" else (MEMBERSHIP, "asr")
-    rows = setting.records.get("fedavg") or next(iter(setting.records.values()))
+    rows = setting.records.get("fedsgd") or next(iter(setting.records.values()))
     for name in preferred:
         options: dict[_Choice, list[float]] = {}
         for record in rows:

@@ -17,7 +17,7 @@ from leakboard.attacks.reconstruction.closed_form.disaggregation import factoris
 from leakboard.core.errors import Unsupported
 from leakboard.datasets.base import LabelledImages
 from leakboard.defenses.base import Gradient
-from leakboard.defenses.fedavg import FedAvg
+from leakboard.defenses.fedsgd import FedSGD
 from tests.attacks.clock import LONG_AGO, NEVER, time_ends_after
 from tests.contract.worlds import World, make_world
 
@@ -34,7 +34,7 @@ class GivenTask(ReconstructionTask):
 
 def world_with(bias: bool, model: str = "mlp") -> World:
     parameters: dict[str, object] = {"hidden": [256, 128], "bias": bias} if model == "mlp" else {"width": 2}
-    return make_world(FedAvg(), model=model, model_parameters=parameters, rounds=1, unseen=64)
+    return make_world(FedSGD(), model=model, model_parameters=parameters, rounds=1, unseen=64)
 
 
 def attacked(
@@ -48,7 +48,7 @@ def attacked(
     copies: int = 1,
     progress: Callable[[str], None] = lambda line: None,
 ) -> ReconstructionAnswer:
-    knowledge = Knowledge(world.view("server"), FedAvg(), world.auxiliary, 3, progress=progress, deadline=deadline)
+    knowledge = Knowledge(world.view("server"), FedSGD(), world.auxiliary, 3, progress=progress, deadline=deadline)
     model = knowledge.task.initial(1)
     gradient, _ = knowledge.task.gradient(model, batch.images, batch.labels, weights)
     generator = torch.Generator().manual_seed(0)

@@ -17,11 +17,11 @@ from leakboard.attacks.membership.known_members import KnownMembers
 from leakboard.attacks.membership.nasr import Nasr, last_layer_gradients, projected
 from leakboard.attacks.membership.shadow import Shadow
 from leakboard.core.errors import Unsupported
-from leakboard.defenses.fedavg import FedAvg
+from leakboard.defenses.fedsgd import FedSGD
 from leakboard.federation.task import task_of
 from tests.contract.worlds import World, make_world
 
-WORLD = make_world(FedAvg(), model_parameters={"hidden": [8]}, rounds=4)
+WORLD = make_world(FedSGD(), model_parameters={"hidden": [8]}, rounds=4)
 
 
 def knowledge(world: World = WORLD, threat: str = "client", seed: int = 5) -> Knowledge:

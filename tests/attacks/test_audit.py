@@ -76,7 +76,7 @@ def tells_apart(scores: Tensor, bits: Tensor) -> bool:
 
 
 @pytest.mark.parametrize("part", ["gradient", "view", "support"])
-@pytest.mark.parametrize("name", ["fedavg", "cdp", "mp-cdp"])
+@pytest.mark.parametrize("name", ["fedsgd", "cdp", "mp-cdp"])
 def test_where_the_server_sees_exact_gradients_it_is_certain(name: str, part: str) -> None:
     assert tells_apart(*audited(world_of(name), part, 20))
 
@@ -115,7 +115,7 @@ def test_noise_alone_is_weighed_by_r(name: str, weighs: bool) -> None:
     assert bool((scale != 1).any()) == weighs
 
 
-@pytest.mark.parametrize("name", ["fedavg", "mp-dp", "mp-ldp", "ldp", "tp-smc", "mp-dp+"])
+@pytest.mark.parametrize("name", ["fedsgd", "mp-dp", "mp-ldp", "ldp", "tp-smc", "mp-dp+"])
 @pytest.mark.parametrize("part", ["gradient", "view", "support"])
 def test_equal_worlds_score_nothing_at_all(name: str, part: str) -> None:
     small = {"tp-smc": {"sample_values": 0}}.get(name, {})
@@ -185,7 +185,7 @@ def test_weighing_by_the_known_noise_tells_more_than_equal_weights() -> None:
 
 
 @pytest.mark.parametrize("threat", ["server", "server+keys", "server+clients:1"])
-@pytest.mark.parametrize("name", ["fedavg", "mp-dp"])
+@pytest.mark.parametrize("name", ["fedsgd", "mp-dp"])
 def test_it_works_under_every_threat_that_it_names(name: str, threat: str) -> None:
     scores, bits = audited(world_of(name), "view", 4, threat=threat)
     assert tells_apart(scores, bits)
@@ -210,14 +210,14 @@ def test_a_trial_is_scored_by_itself_and_the_same_every_time() -> None:
 
 
 def test_a_view_without_gradients_is_not_supported() -> None:
-    world = world_of("fedavg")
+    world = world_of("fedsgd")
     found, _ = game(world, 1, threat="client")
     with pytest.raises(Unsupported, match="neither the victim's gradient"):
         LikelihoodAudit().distinguish(knowledge(world, "client"), next(found.portions()))
 
 
 def test_a_gradient_without_numbers_is_flagged_and_scores_nothing() -> None:
-    world = world_of("fedavg")
+    world = world_of("fedsgd")
     found, _ = game(world, 2)
     task = next(found.portions())
     for message in task.trials[1].messages:

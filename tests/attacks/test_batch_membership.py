@@ -53,7 +53,7 @@ def asked(
         (PhiMembership(), "mp-dp", {"clip": 0.05}),
         (PhiMembership(), "mp-dp", {"variant": "V1", "clip": None}),
         (PhiMembership(), "mp-dp-naive", {}),
-        (GradientMembership(), "fedavg", {}),
+        (GradientMembership(), "fedsgd", {}),
         (GradientMembership(), "mp-dp", {"noise": False, "clip": 0.05}),
     ],
 )
@@ -96,7 +96,7 @@ def test_the_noisy_gradient_of_mp_dp_says_nothing(batch: int) -> None:
 
 def test_auxiliary_records_take_up_the_part_of_members_that_nobody_asks_about() -> None:
     made = run(
-        create("fedavg"),
+        create("fedsgd"),
         model="convnet",
         model_parameters={"width": 2},
         shard=40,
@@ -120,13 +120,13 @@ def test_auxiliary_records_take_up_the_part_of_members_that_nobody_asks_about() 
 
 
 def test_a_question_about_no_single_batch_is_answered_from_all_observed_ones() -> None:
-    made = small_run(create("fedavg"), hidden=(40,), shard=8, rounds=2, watch=WATCH)
+    made = small_run(create("fedsgd"), hidden=(40,), shard=8, rounds=2, watch=WATCH)
     answer, truth = asked(GradientMembership(), made, others(4), None)
     assert auc(answer.scores, truth) == 1
 
 
 def test_a_view_without_gradients_is_refused() -> None:
-    watched, unwatched = (small_run(create("fedavg"), watch=w, record_all=False) for w in (WATCH, None))
+    watched, unwatched = (small_run(create("fedsgd"), watch=w, record_all=False) for w in (WATCH, None))
     for made, threat, index in ((watched, "client", 0), (unwatched, "server", None)):
         known = Knowledge(made.view(threat), made.defense, others(20), 5)
         with pytest.raises(Unsupported, match="holds no mean"):
@@ -135,7 +135,7 @@ def test_a_view_without_gradients_is_refused() -> None:
 
 def test_without_phi_the_attack_says_so() -> None:
     with pytest.raises(Unsupported, match="sends no Phi"):
-        asked(PhiMembership(), small_run(create("fedavg"), watch=WATCH), others(4))
+        asked(PhiMembership(), small_run(create("fedsgd"), watch=WATCH), others(4))
     with pytest.raises(Unsupported, match="without noise"):
         asked(PhiMembership(), small_run(create("mp-dp+", honest=2), watch=WATCH), others(4))
     with pytest.raises(Unsupported, match="without noise"):

@@ -12,7 +12,7 @@ from leakboard.attacks.reconstruction.dlg import Dlg
 from leakboard.attacks.reconstruction.idlg import IDlg
 from leakboard.attacks.reconstruction.prior import Prior
 from leakboard.defenses.base import Gradient
-from leakboard.defenses.fedavg import FedAvg
+from leakboard.defenses.fedsgd import FedSGD
 from leakboard.metrics.psnr import psnr
 from tests.contract.worlds import World, make_world
 
@@ -32,11 +32,11 @@ class ScaledTask(ReconstructionTask):
 
 @pytest.fixture(scope="module")
 def world() -> World:
-    return make_world(FedAvg(), model="convnet", rounds=1, targets=2, auxiliary=300)
+    return make_world(FedSGD(), model="convnet", rounds=1, targets=2, auxiliary=300)
 
 
 def rebuilt(world: World, attack: Dlg | Prior, factor: float = 1.0) -> ReconstructionAnswer:
-    knowledge = Knowledge(world.view("server"), FedAvg(), world.auxiliary, 3)
+    knowledge = Knowledge(world.view("server"), FedSGD(), world.auxiliary, 3)
     return attack.reconstruct(knowledge, ScaledTask("first", 0, 2, 1, None, (1, 1), factor))
 
 

@@ -27,7 +27,7 @@ from leakboard.attacks.reconstruction.matching.gradients import Matcher
 from leakboard.attacks.reconstruction.prior import Prior
 from leakboard.core.errors import Unsupported
 from leakboard.defenses.base import Gradient
-from leakboard.defenses.fedavg import FedAvg
+from leakboard.defenses.fedsgd import FedSGD
 from leakboard.metrics.psnr import psnr
 from tests.attacks.clock import LONG_AGO
 from tests.contract.worlds import World, make_world
@@ -45,7 +45,7 @@ def silent(line: str) -> None:
 @pytest.fixture(scope="module")
 def world() -> World:
     return make_world(
-        FedAvg(), model="convnet", model_parameters={"width": 8}, rounds=1, targets=TARGETS, auxiliary=200
+        FedSGD(), model="convnet", model_parameters={"width": 8}, rounds=1, targets=TARGETS, auxiliary=200
     )
 
 
@@ -60,7 +60,7 @@ def _own_folder(monkeypatch: pytest.MonkeyPatch, kept: Path) -> None:
 
 
 def asked(world: World) -> tuple[Knowledge, ReconstructionTask]:
-    knowledge = Knowledge(world.view("server"), FedAvg(), world.auxiliary, 3)
+    knowledge = Knowledge(world.view("server"), FedSGD(), world.auxiliary, 3)
     return knowledge, ReconstructionTask("first", 0, TARGETS, 1, None, (1,) * TARGETS)
 
 
@@ -201,7 +201,7 @@ def test_without_auxiliary_images_nothing_of_them_is_used(world: World, monkeypa
     knowledge, task = asked(world)
     attack = Gifd(**{**SMALL, "iterations": 3}, generator="untrained")
     first = attack.reconstruct(knowledge, task)
-    other = Knowledge(knowledge.view, FedAvg(), world.unseen, 3)
+    other = Knowledge(knowledge.view, FedSGD(), world.unseen, 3)
     assert torch.equal(torch.cat(first.images), torch.cat(attack.reconstruct(other, task).images))
 
 

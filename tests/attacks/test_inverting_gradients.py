@@ -15,7 +15,7 @@ from leakboard.attacks.reconstruction.matching.gradients import Matcher, total_v
 from leakboard.attacks.reconstruction.matching.labels import recover_labels
 from leakboard.attacks.reconstruction.prior import Prior
 from leakboard.defenses.base import Gradient
-from leakboard.defenses.fedavg import FedAvg
+from leakboard.defenses.fedsgd import FedSGD
 from leakboard.federation.payload import Parameters
 from leakboard.federation.settings import Public
 from leakboard.federation.task import task_of
@@ -26,11 +26,11 @@ from tests.contract.worlds import World, make_world
 
 @pytest.fixture(scope="module")
 def world() -> World:
-    return make_world(FedAvg(), model="convnet", rounds=1, targets=4, auxiliary=300)
+    return make_world(FedSGD(), model="convnet", rounds=1, targets=4, auxiliary=300)
 
 
 def rebuilt(world: World, attack: InvertingGradients | Prior) -> Tensor:
-    knowledge = Knowledge(world.view("server"), FedAvg(), world.auxiliary, 3)
+    knowledge = Knowledge(world.view("server"), FedSGD(), world.auxiliary, 3)
     answer = attack.reconstruct(knowledge, ReconstructionTask("first", 0, 4, 1, None, (1,) * 4))
     return torch.cat(list(answer.images))
 
@@ -46,7 +46,7 @@ def test_at_batch_one_it_is_clearly_above_the_prior_on_every_target(world: World
 def test_the_truth_costs_nothing_and_noise_costs_more(world: World) -> None:
     task = task_of(world.outcome.public)
     problems = ReconstructionTask("first", 0, 4, 1, None, (1,) * 4).problems(
-        Knowledge(world.view("server"), FedAvg(), world.auxiliary, 3)
+        Knowledge(world.view("server"), FedSGD(), world.auxiliary, 3)
     )
     truth = world.shards["client:0"].select(torch.arange(4))
     matcher = Matcher(task, problems, truth.labels[:, None], 1, "cpu")
@@ -59,7 +59,7 @@ def test_problems_on_different_models_get_their_own_gradients(world: World) -> N
     """As under a defense that draws a new perturbation for each probe: stacked models, the same costs."""
     task = task_of(world.outcome.public)
     problems = ReconstructionTask("first", 0, 4, 1, None, (1,) * 4).problems(
-        Knowledge(world.view("server"), FedAvg(), world.auxiliary, 3)
+        Knowledge(world.view("server"), FedSGD(), world.auxiliary, 3)
     )
     other = {name: value * 1.5 for name, value in problems[1].model.items()}
     truth = world.shards["client:0"].select(torch.arange(4))
@@ -75,8 +75,8 @@ def test_problems_on_different_models_get_their_own_gradients(world: World) -> N
 
 
 def test_batch_norm_networks_are_attacked_too() -> None:
-    world = make_world(FedAvg(), model="convnet", model_parameters={"width": 2, "norm": "batch"}, rounds=1, targets=2)
-    knowledge = Knowledge(world.view("server"), FedAvg(), world.auxiliary, 3)
+    world = make_world(FedSGD(), model="convnet", model_parameters={"width": 2, "norm": "batch"}, rounds=1, targets=2)
+    knowledge = Knowledge(world.view("server"), FedSGD(), world.auxiliary, 3)
     problems = ReconstructionTask("first", 0, 2, 1, None, (1,) * 2).problems(knowledge)
     truth = world.shards["client:0"].select(torch.arange(2))
     matcher = Matcher(knowledge.task, problems, truth.labels[:, None], 1, "cpu")
@@ -98,7 +98,7 @@ def given(problems: tuple[Inversion, ...]) -> Given:
 
 
 def known_and_problems(world: World) -> tuple[Knowledge, tuple[Inversion, ...]]:
-    knowledge = Knowledge(world.view("server"), FedAvg(), world.auxiliary, 3)
+    knowledge = Knowledge(world.view("server"), FedSGD(), world.auxiliary, 3)
     return knowledge, ReconstructionTask("first", 0, 4, 1, None, (1,) * 4).problems(knowledge)
 
 
@@ -170,7 +170,7 @@ def test_at_its_deadline_it_answers_with_the_best_so_far(world: World, monkeypat
     assert not torch.equal(answer.images[0], late.images[0])
 
 
-class Sparse(FedAvg):
+class Sparse(FedSGD):
     """A defense that sends only the larger half of every layer; an attacker sees which half."""
 
     def mimic(self, observed: Gradient, public: Public) -> Callable[[Parameters], Parameters] | None:
@@ -202,11 +202,11 @@ def test_the_adaptive_form_does_to_candidates_what_the_defense_does(world: World
     assert float(costs[1].max()) < 1e-5
     assert not torch.equal(*(attack.reconstruct(against, given(sent)).images[0] for attack in (plain, adaptive)))
     without = (attack.reconstruct(knowledge, given(sent)).images[0] for attack in (plain, adaptive))
-    assert torch.equal(*without), "fedavg does nothing to imitate"
+    assert torch.equal(*without), "fedsgd does nothing to imitate"
 
 
 def test_a_zero_gradient_is_flagged(world: World) -> None:
-    knowledge = Knowledge(world.view("server"), FedAvg(), world.auxiliary, 3)
+    knowledge = Knowledge(world.view("server"), FedSGD(), world.auxiliary, 3)
 
     class Zeroed(ReconstructionTask):
         def problems(self, known: Knowledge) -> tuple:  # type: ignore[type-arg]
@@ -240,7 +240,7 @@ def test_labels_of_a_batch_are_recovered_from_an_untrained_network(world: World,
 @pytest.mark.parametrize("bias", [False, True])
 def test_one_label_is_recovered_exactly_also_from_a_trained_network(bias: bool) -> None:
     """Also where the label is not the most negative residual, and on records the network never saw."""
-    world = make_world(FedAvg(), model_parameters={"hidden": [32], "bias": bias}, shard=60, rounds=80, batch_size=20)
+    world = make_world(FedSGD(), model_parameters={"hidden": [32], "bias": bias}, shard=60, rounds=80, batch_size=20)
     task = task_of(world.outcome.public)
     model = world.outcome.model
     data = world.unseen

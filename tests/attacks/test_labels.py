@@ -11,7 +11,7 @@ import torch
 
 from leakboard.attacks.reconstruction.matching.labels import _LastLayer, _taken_apart, last_layer, recover_labels
 from leakboard.datasets.base import LabelledImages
-from leakboard.defenses.fedavg import FedAvg
+from leakboard.defenses.fedsgd import FedSGD
 from leakboard.federation.task import Task, task_of
 from tests.contract.worlds import World, make_world
 
@@ -19,7 +19,7 @@ from tests.contract.worlds import World, make_world
 @pytest.fixture(scope="module")
 def world() -> World:
     return make_world(
-        FedAvg(),
+        FedSGD(),
         model_parameters={"hidden": [128, 64]},
         shard=100,
         rounds=60,

@@ -33,7 +33,7 @@ NETWORKS: list[tuple[str, dict[str, object]]] = [
 def task_for(model: str, parameters: dict[str, object], loss: str = "mse") -> Task:
     return task_of(
         Public(
-            defense="fedavg",
+            defense="fedsgd",
             parameters={},
             model=model,
             model_parameters=parameters,

@@ -25,7 +25,7 @@ from leakboard.attacks.membership.nasr import Nasr
 from leakboard.attacks.membership.rmia import Rmia
 from leakboard.attacks.membership.shadow import Shadow
 from leakboard.datasets.base import LabelledImages
-from leakboard.defenses.fedavg import FedAvg
+from leakboard.defenses.fedsgd import FedSGD
 from leakboard.leaderboard.ranking.intervals import binomial_band
 from leakboard.metrics.asr import asr
 from leakboard.metrics.auc import auc
@@ -66,7 +66,7 @@ def _shared_pools(kept: Path, monkeypatch: pytest.MonkeyPatch, shadow_folder: Pa
 @cache
 def overfitted(seed: int) -> World:
     return make_world(
-        FedAvg(),
+        FedSGD(),
         model_parameters={"hidden": [64]},
         clients=3,
         shard=60,
@@ -84,7 +84,7 @@ def overfitted(seed: int) -> World:
 def memorised() -> World:
     """Labels mean next to nothing, and the network has learned every one of them: a perfect leak."""
     return make_world(
-        FedAvg(),
+        FedSGD(),
         model_parameters={"hidden": [256]},
         clients=3,
         shard=30,
@@ -101,7 +101,7 @@ def memorised() -> World:
 @cache
 def unrelated(seed: int) -> World:
     return make_world(
-        FedAvg(),
+        FedSGD(),
         model_parameters={"hidden": [32]},
         shard=40,
         rounds=40,
@@ -113,7 +113,7 @@ def unrelated(seed: int) -> World:
 
 
 def attacked(world: World, attack: MembershipAttack, task: MembershipTask, threat: str = "client") -> MembershipAnswer:
-    return attack.infer(Knowledge(world.view(threat), FedAvg(), world.auxiliary, 9), task)
+    return attack.infer(Knowledge(world.view(threat), FedSGD(), world.auxiliary, 9), task)
 
 
 def question(world: World, told: bool) -> tuple[MembershipTask, torch.Tensor]:
@@ -200,7 +200,7 @@ class _Leak(MembershipAttack):
 
 
 def test_a_perfect_leak_scores_one_hundred_percent() -> None:
-    world = make_world(FedAvg(), model_parameters={"hidden": [4]}, rounds=1)
+    world = make_world(FedSGD(), model_parameters={"hidden": [4]}, rounds=1)
     marked = LabelledImages(world.unseen.images, torch.tensor([9, 0] * 20))
     answer = attacked(world, _Leak(), MembershipTask(marked))
     truth = marked.labels == 9

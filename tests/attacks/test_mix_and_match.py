@@ -10,7 +10,7 @@ from leakboard.attacks.base import Knowledge, ReconstructionTask
 from leakboard.attacks.reconstruction.mix_and_match import MixAndMatch, differences, isolated
 from leakboard.core import registry
 from leakboard.core.errors import Unsupported, UserError
-from leakboard.defenses.fedavg import FedAvg
+from leakboard.defenses.fedsgd import FedSGD
 from leakboard.defenses.hybridalpha import HybridAlpha
 from leakboard.federation.settings import SERVER, Watch
 from leakboard.federation.task import task_of
@@ -98,7 +98,7 @@ def test_a_law_of_the_sum_s_noise_is_not_taken_for_that_of_single_updates() -> N
 
 
 def test_other_defenses_have_no_key_to_mix() -> None:
-    plain = make_world(FedAvg(), model_parameters={"hidden": [4]}, rounds=1)
+    plain = make_world(FedSGD(), model_parameters={"hidden": [4]}, rounds=1)
     with pytest.raises(Unsupported, match="no functional keys"):
         MixAndMatch().reconstruct(known_by_server(plain), task_of_world(plain))
 

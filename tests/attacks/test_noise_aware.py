@@ -122,7 +122,7 @@ def test_when_all_neighbours_collude_the_noise_is_uniform_within_the_bound() -> 
         assert stats.kstest(share.numpy(), "uniform", args=(-1, 2)).pvalue > 1e-3
 
 
-@pytest.mark.parametrize("name", ["fedavg", "mp", "mp-cdp", "pile", "secagg", "grad-prune"])
+@pytest.mark.parametrize("name", ["fedsgd", "mp", "mp-cdp", "pile", "secagg", "grad-prune"])
 def test_gradients_without_noise_have_no_law(name: str) -> None:
     made = small_run(create(name, **KEYS.get(name, {})), watch=WATCH)
     assert all(not made.defense.noise_scale(at, made.public) for at in made.view("server").observations)
@@ -242,7 +242,7 @@ def test_what_drowns_in_noise_is_answered_by_the_mean_image() -> None:
 
 
 def test_without_noise_it_is_inverting_gradients() -> None:
-    made = digits_run(create("fedavg"))
+    made = digits_run(create("fedsgd"))
     settings: dict[str, Any] = {"iterations": 3, "learning_rate": 0.1, "tv": 0.01}
     ours = NoiseAware(**settings, mimic=False).reconstruct(knows(made, "server"), reconstruction(made))
     theirs = InvertingGradients(**settings).reconstruct(knows(made, "server"), reconstruction(made))
@@ -330,7 +330,7 @@ def test_the_deviating_server_does_not_train_what_it_drowned() -> None:
     assert min(value for name, value in moved.items() if name != "0.weight") > 0
 
 
-@pytest.mark.parametrize("name", ["fedavg", "mp", "mp-cdp", "mp-dp+", "pile", "secagg"])
+@pytest.mark.parametrize("name", ["fedsgd", "mp", "mp-cdp", "mp-dp+", "pile", "secagg"])
 def test_others_have_no_such_strategy(name: str) -> None:
     assert create(name, **KEYS.get(name, {})).deviate() is None
 

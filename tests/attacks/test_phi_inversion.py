@@ -215,7 +215,7 @@ def test_at_its_deadline_it_says_so() -> None:
 # --- where it says no, and what it remarks ---------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["fedavg", "secagg"])
+@pytest.mark.parametrize("name", ["fedsgd", "secagg"])
 def test_without_model_perturbation_there_is_no_phi(name: str) -> None:
     made = finished(name, precision="float32")
     with pytest.raises(Unsupported, match=f"clients of '{name}' send no Phi"):

@@ -8,7 +8,7 @@ import torch
 from leakboard.attacks.base import ExtractionTask, Knowledge
 from leakboard.attacks.extraction.received_model import ReceivedModel
 from leakboard.core.errors import Unsupported
-from leakboard.defenses.fedavg import FedAvg
+from leakboard.defenses.fedsgd import FedSGD
 from leakboard.federation.rounds import Outcome
 from leakboard.federation.settings import Public
 from leakboard.federation.view import make_view, parse_threat
@@ -19,7 +19,7 @@ def knowledge(public: Public, outcome: Outcome) -> Knowledge:
     shards = shards_of(public.shard_sizes)
     threat = parse_threat("client", public.training.clients)
     view = make_view(outcome.transcript, threat, public, outcome.secrets, shards)
-    return Knowledge(view, FedAvg(), images(4), 0)
+    return Knowledge(view, FedSGD(), images(4), 0)
 
 
 @pytest.mark.parametrize(("moment", "index"), [("first", 0), ("middle", 2), ("last", 3)])

@@ -35,14 +35,14 @@ from leakboard.core.registry import ROOT
 from leakboard.datasets.base import LabelledImages
 from leakboard.defenses.base import Defense
 from leakboard.defenses.cdp import Cdp
-from leakboard.defenses.fedavg import FedAvg
+from leakboard.defenses.fedsgd import FedSGD
 from leakboard.federation.settings import Public
 from leakboard.federation.shadow import train_shadow
 from tests.attacks.clock import LONG_AGO
 from tests.contract.worlds import World, defenses, make_world, title
 from tests.federation.cheating_defense import Planted, Raising
 
-WORLD = make_world(FedAvg(), model_parameters={"hidden": [8]}, rounds=4)
+WORLD = make_world(FedSGD(), model_parameters={"hidden": [8]}, rounds=4)
 
 
 def knowledge(world: World = WORLD, threat: str = "client", seed: int = 5) -> Knowledge:

@@ -36,7 +36,7 @@ from leakboard.core import registry
 from leakboard.core.errors import Unsupported, UserError
 from leakboard.defenses.base import Defense
 from leakboard.defenses.building_blocks.model_perturbation import ModelPerturbation
-from leakboard.defenses.fedavg import FedAvg
+from leakboard.defenses.fedsgd import FedSGD
 from leakboard.defenses.perturbation.canonical import canonical_form
 from leakboard.defenses.perturbation.client import Expanded, expanded_of
 from leakboard.federation.party import Occasion, Party
@@ -217,7 +217,7 @@ def memorising(title: str) -> World:
         "auxiliary": 60,
         "unseen": 100,
     }
-    dealt = make_world(FedAvg(), **settings)
+    dealt = make_world(FedSGD(), **settings)
     members = joined(*dealt.shards.values())
     task = task_of(dealt.outcome.public)
     model = task.initial(12)
@@ -313,7 +313,7 @@ def test_shadow_models_of_stripped_and_of_received_outputs_are_kept_apart() -> N
 
 
 def test_where_nothing_is_perturbed_there_is_nothing_to_strip() -> None:
-    world = make_world(FedAvg(), model_parameters={"hidden": [4]}, rounds=1)
+    world = make_world(FedSGD(), model_parameters={"hidden": [4]}, rounds=1)
     with pytest.raises(Unsupported, match="nothing to strip"):
         StripMembership().infer(known_by(world), MembershipTask(world.unseen))
     with pytest.raises(Unsupported, match="nothing to strip"):

@@ -9,7 +9,7 @@ from leakboard.attacks.membership.building_blocks.shadows import ShadowPool, Sig
 from leakboard.attacks.membership.building_blocks.turns import first_models, turns
 from leakboard.attacks.membership.lira import Lira
 from leakboard.datasets.base import LabelledImages
-from leakboard.defenses.fedavg import FedAvg
+from leakboard.defenses.fedsgd import FedSGD
 from leakboard.federation.task import task_of
 from leakboard.metrics.auc import auc
 from tests.contract.worlds import make_world
@@ -63,7 +63,7 @@ def test_each_turn_holds_the_others_in_an_order_of_its_own() -> None:
 
 
 def test_an_attack_finds_what_each_target_learned_and_nothing_where_there_is_nothing() -> None:
-    task = task_of(make_world(FedAvg(), model_parameters={"hidden": [4]}, rounds=1).outcome.public)
+    task = task_of(make_world(FedSGD(), model_parameters={"hidden": [4]}, rounds=1).outcome.public)
 
     def areas(gain: float) -> list[float]:
         attack = Lira(mode="online", models=4)

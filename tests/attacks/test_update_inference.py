@@ -77,7 +77,7 @@ def victims(made: Run, index: int = 0) -> LabelledImages:
 
 @pytest.mark.parametrize("batch", [4, 24])
 @pytest.mark.parametrize(
-    ("name", "settings"), [("fedavg", {}), ("secagg", {}), ("ldp", {"noise": False, "clip": 0.05})]
+    ("name", "settings"), [("fedsgd", {}), ("secagg", {}), ("ldp", {"noise": False, "clip": 0.05})]
 )
 def test_of_two_clients_the_other_has_no_secret(name: str, settings: dict[str, Any], batch: int) -> None:
     """Float32; batches under and over the 16 inputs: by the span of the rows, by regression."""
@@ -92,7 +92,7 @@ def test_of_two_clients_the_other_has_no_secret(name: str, settings: dict[str, A
 
 def test_a_mean_over_more_clients_tells_members_too_where_all_records_are_accounted_for() -> None:
     """Five clients, 20 records each, a network with more weights than that."""
-    made = run(create("fedavg"), model="convnet", model_parameters={"width": 4}, clients=5, shard=20, batch_size=20,
+    made = run(create("fedsgd"), model="convnet", model_parameters={"width": 4}, clients=5, shard=20, batch_size=20,
                rounds=1, watch=WATCH)  # fmt: skip
     rest = joined(*(made.shards[client_name(i)] for i in range(2, 5)))
     answer, truth = asked(made, victims(made), others(40, made), rest)
@@ -103,7 +103,7 @@ def test_a_mean_over_more_clients_tells_members_too_where_all_records_are_accoun
 def test_the_mean_gradient_is_read_off_the_step(momentum: float, decay: float) -> None:
     """All rounds are kept here, so momentum can be taken off."""
     made = small_run(
-        create("fedavg"), hidden=(6,), clients=3, rounds=3, momentum=momentum, weight_decay=decay, watch=WATCH
+        create("fedsgd"), hidden=(6,), clients=3, rounds=3, momentum=momentum, weight_decay=decay, watch=WATCH
     )
     for index in range(3):
         if index == 1:
@@ -116,14 +116,14 @@ def test_the_mean_gradient_is_read_off_the_step(momentum: float, decay: float) -
 
 
 def test_momentum_that_cannot_be_taken_off_is_flagged() -> None:
-    made = small_run(create("fedavg"), rounds=3, momentum=0.9, watch=WATCH, record_all=False)
+    made = small_run(create("fedsgd"), rounds=3, momentum=0.9, watch=WATCH, record_all=False)
     flags = [asked(made, victims(made, i), others(4, made), others(60, made, 7), i)[0].flags[0] for i in (0, 2)]
     assert ["momentum in it" in flag for flag in flags] == [False, True]
 
 
 def test_where_somebody_dropped_out_nothing_is_taken_off() -> None:
     """The mean may be over all or over those who stayed; the attacker's records beside the candidates remain."""
-    made = small_run(create("fedavg"), clients=4, watch=WATCH, dropouts=(Dropout(client=3, round=0, step="update"),))
+    made = small_run(create("fedsgd"), clients=4, watch=WATCH, dropouts=(Dropout(client=3, round=0, step="update"),))
     answer, _ = asked(made, victims(made), others(4, made), others(60, made, 7))
     assert "taken off" not in answer.flags[0]
 
@@ -233,7 +233,7 @@ def test_members_are_found_through_the_perturbation(title: str) -> None:
     20 members, 60 others: a coin has an AUC over 0.75 in fewer than 0.1 % of all runs (Mann-Whitney: sd 0.075).
     """
     made = perturbed(title)
-    dealt = run(create("fedavg"), clients=8, shard=20, batch_size=20, rounds=1, seed=5).shards
+    dealt = run(create("fedsgd"), clients=8, shard=20, batch_size=20, rounds=1, seed=5).shards
     outsiders = joined(*(dealt[client_name(i)] for i in range(3, 6)))
     auxiliary = joined(made.shards["client:2"], *(dealt[client_name(i)] for i in range(6, 8)))
     answer, truth = asked(made, victims(made), outsiders, auxiliary)
@@ -246,7 +246,7 @@ def test_members_are_found_through_the_perturbation(title: str) -> None:
 # --- refusals -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["fedavg", "mp"])
+@pytest.mark.parametrize("name", ["fedsgd", "mp"])
 def test_a_client_without_two_models_is_refused(name: str) -> None:
     made = small_run(create(name), watch=WATCH, record_all=False)
     task = MembershipTask(others(4, made), round_index=0)
@@ -260,7 +260,7 @@ def test_a_client_without_two_models_is_refused(name: str) -> None:
         UpdateInference().infer(known, replace(task, round_index=5))
 
 
-@pytest.mark.parametrize("name", ["fedavg", "mp"])
+@pytest.mark.parametrize("name", ["fedsgd", "mp"])
 def test_a_training_that_diverged_is_refused(name: str) -> None:
     made = small_run(create(name), watch=WATCH, record_all=False)
     known = known_by(made, others(20, made, 7))
@@ -294,7 +294,7 @@ def test_only_the_first_probe_counts() -> None:
 
 def test_row_spaces_are_for_plain_means_of_one_round() -> None:
     """A canonical step is no combination of inputs, and momentum brings those of other rounds."""
-    late = small_run(create("fedavg"), rounds=3, momentum=0.9, watch=WATCH, record_all=False)
+    late = small_run(create("fedsgd"), rounds=3, momentum=0.9, watch=WATCH, record_all=False)
     for made, index, exact in ((perturbed("mp"), 0, False), (late, 0, True), (late, 2, False)):
         (mixture,) = UpdateInference().mixtures(known_by(made, others(20, made)), index).values()
         assert isinstance(mixture, InferredMean)

@@ -67,7 +67,7 @@ HOMES: dict[str, tuple[str, dict[str, Any]]] = {
 @cache
 def home_of(name: str) -> World:
     """Where an attack is tried: without a defense, or on the scheme that it was made for."""
-    defense = registry.create("defense", *HOMES.get(name, ("fedavg", {})))
+    defense = registry.create("defense", *HOMES.get(name, ("fedsgd", {})))
     assert isinstance(defense, Defense)
     return make_world(defense, model_parameters={"hidden": [8]})
 
@@ -163,7 +163,7 @@ def test_an_attack_answers_in_the_right_form_and_repeats_itself(name: str) -> No
 def test_an_attack_works_under_every_threat_that_it_names(name: str) -> None:
     attack, world = small(name), home_of(name)
     for threat in attack.threats:
-        if threat == "server:active":  # fedavg has no such strategy; the harness skips that cell
+        if threat == "server:active":  # fedsgd has no such strategy; the harness skips that cell
             continue
         full = f"{threat}:1" if threat == "server+clients" else threat
         assert attack.allows(full)
@@ -186,7 +186,7 @@ def test_adding_global_randomness_changes_nothing(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in HOMES if name in plugins("attack")])
 def test_an_attack_on_one_scheme_refuses_where_there_is_none(world: World, name: str) -> None:
     attack = small(name)
-    with pytest.raises(Unsupported, match="'fedavg'"):
+    with pytest.raises(Unsupported, match="'fedsgd'"):
         run(attack, knowledge(world, attack.threats[0]), world)
 
 

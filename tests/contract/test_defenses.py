@@ -15,7 +15,7 @@ def world(request: pytest.FixtureRequest) -> World:
 
 
 def test_there_is_a_defense() -> None:
-    assert "fedavg" in defense_names()
+    assert "fedsgd" in defense_names()
 
 
 def test_a_defense_says_what_it_is(world: World) -> None:

@@ -42,7 +42,7 @@ def test_imports_only_from_the_left(path: Path) -> None:
     ("package", "source"),
     [
         ("core", "import leakboard.federation"),
-        ("federation", "def f():\n    from leakboard.defenses import fedavg"),
+        ("federation", "def f():\n    from leakboard.defenses import fedsgd"),
         ("defenses", "from leakboard.attacks.base import Attack"),
         ("attacks", "import leakboard.metrics.psnr"),
         ("attacks", "from leakboard.leaderboard.planning.run_folder import Store"),

@@ -15,8 +15,8 @@ MODULES = {"time", "timeit", "tracemalloc", "resource", "datetime", "psutil"}
 #: test file -> why it may look at the time all the same
 ALLOWED = {
     "tests/leaderboard/runs.py": "`wait_until` gives up where something hangs, and takes all the time it needs else",
-    "tests/leaderboard/engine/test_engine.py": "a process that waits for its own signal; it sleeps on only where none comes",
-    "tests/leaderboard/engine/test_killed.py": "it kills at random moments; the records must be equal whenever that was",
+    "tests/leaderboard/engine/test_engine.py": "a process waits for its own signal, and sleeps on only if none comes",
+    "tests/leaderboard/engine/test_killed.py": "it kills at random moments; the records must be equal all the same",
 }
 FILES = {str(path.relative_to(ROOT)): path.read_text() for path in sorted((ROOT / "tests").rglob("*.py"))}
 

@@ -98,7 +98,7 @@ def test_every_plugin_in_the_folders_is_found() -> None:
                 by_file.setdefault(entry["file"], set()).add(name)
     expected = {str(path.relative_to(registry.ROOT)): named_classes(path) for path in registry.plugin_files()}
     assert by_file == {file: names for file, names in expected.items() if names}
-    assert {"fedavg"} <= by_file["defenses/fedavg.py"]
+    assert {"fedsgd"} <= by_file["defenses/fedsgd.py"]
 
 
 def test_each_kind_lives_in_its_own_folder() -> None:
@@ -123,7 +123,7 @@ def test_listing_imports_no_torch_and_loading_imports_one_plugin() -> None:
     seen: dict[str, Any] = in_fresh_process(
         "import sys, json; from leakboard.core import registry\n"
         "listed = sorted(registry.entries('attack')); early = sorted(sys.modules)\n"
-        "registry.load('attack', 'prior'); registry.load('defense', 'fedavg')\n"
+        "registry.load('attack', 'prior'); registry.load('defense', 'fedsgd')\n"
         "print(json.dumps({'listed': listed, 'early': early, 'late': sorted(sys.modules)}))"
     )
     # assert
@@ -135,7 +135,7 @@ def test_listing_imports_no_torch_and_loading_imports_one_plugin() -> None:
     entry = registry.module_name(registry.ROOT / registry.find("attack", "prior")["file"])
     assert loaded & {m for m in plugin_modules if m.startswith(("leakboard.attacks.", "leakboard.defenses."))} == {
         entry,
-        "leakboard.defenses.fedavg",
+        "leakboard.defenses.fedsgd",
     }
     assert not {m for m in loaded if m.startswith(("leakboard.metrics.", "leakboard.datasets.")) and registered(m)}
 
@@ -232,8 +232,8 @@ def test_a_broken_plugin_is_one_sentence(checkout: Path) -> None:
 
 
 def test_a_wrong_name_suggests_the_nearest() -> None:
-    with pytest.raises(UserError, match="There is no defense 'fedagv': did you mean 'fedavg'\\? Known: "):
-        registry.load("defense", "fedagv")
+    with pytest.raises(UserError, match="There is no defense 'fedsdg': did you mean 'fedsgd'\\? Known: "):
+        registry.load("defense", "fedsdg")
 
 
 def test_create_validates_and_takes_the_shorthand() -> None:
@@ -270,7 +270,7 @@ def test_an_outside_plugin_is_loaded_and_listed(tmp_path: Path) -> None:
         ("def (", "does not import: SyntaxError"),
         ("1 / 0", "does not import: ZeroDivisionError: division by zero."),
         ("x = 1", "defines no plugin: a class that sets `name`, derived from Defense or Attack."),
-        ("from leakboard.defenses.fedavg import FedAvg", "defines no plugin"),
+        ("from leakboard.defenses.fedsgd import FedSGD", "defines no plugin"),
     ],
 )
 def test_an_outside_file_that_is_no_plugin_is_one_sentence(tmp_path: Path, content: str, message: str) -> None:
@@ -306,10 +306,10 @@ def test_a_mended_file_loads_after_a_broken_one(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("clean_files")
 def test_an_outside_plugin_cannot_take_a_name_that_is_taken(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="Two plugins are called defense 'fedavg'"):
-        registry.load_file(write_plugin(tmp_path / "mine.py", "fedavg"))
+    with pytest.raises(UserError, match="Two plugins are called defense 'fedsgd'"):
+        registry.load_file(write_plugin(tmp_path / "mine.py", "fedsgd"))
     # and the refused one shadows nobody
-    assert registry.find("defense", "fedavg")["file"] == "defenses/fedavg.py"
+    assert registry.find("defense", "fedsgd")["file"] == "defenses/fedsgd.py"
 
 
 @pytest.mark.usefixtures("clean_files")

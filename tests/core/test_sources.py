@@ -72,8 +72,8 @@ def test_nobody_imports_by_a_text_but_the_registry_and_the_two_doors() -> None:
 
 
 def test_the_closure_is_transitive_and_holds_the_files_digests() -> None:
-    digests = source_digests(["leakboard.defenses.fedavg"])
-    # fedavg -> base -> task -> models.base -> plugins -> errors
+    digests = source_digests(["leakboard.defenses.fedsgd"])
+    # fedsgd -> base -> task -> models.base -> plugins -> errors
     reached = (
         "leakboard.defenses",
         "leakboard.defenses.base",
@@ -82,7 +82,7 @@ def test_the_closure_is_transitive_and_holds_the_files_digests() -> None:
         "leakboard.core.plugins",
         "leakboard.core.errors",
     )
-    for name in ("leakboard.defenses.fedavg", *reached):
+    for name in ("leakboard.defenses.fedsgd", *reached):
         path = module_file(name)
         assert path is not None
         assert digests[name] == code_digest(path.read_bytes())
@@ -121,16 +121,16 @@ def test_a_module_beside_a_single_plugin_file_counts_and_a_package_there_does_no
 
 
 def test_unrelated_plugins_are_not_in_it() -> None:
-    found = set(source_digests(["leakboard.leaderboard.cells.run_cell", "defenses/fedavg.py"]))
+    found = set(source_digests(["leakboard.leaderboard.cells.run_cell", "defenses/fedsgd.py"]))
     plugins = {module_name(path) for path in plugin_files() if not path.name.startswith(("_", "base"))}
-    assert "leakboard.defenses.fedavg" in found
-    assert found & {p for p in plugins if p.startswith(PLUGINS)} == {"leakboard.defenses.fedavg"}
+    assert "leakboard.defenses.fedsgd" in found
+    assert found & {p for p in plugins if p.startswith(PLUGINS)} == {"leakboard.defenses.fedsgd"}
 
 
 def test_a_file_is_its_module_however_it_is_spelled() -> None:
-    by_name = source_digests(["leakboard.defenses.fedavg"])
-    assert source_digests(["defenses/fedavg.py"]) == by_name
-    assert source_digests([str(ROOT / "defenses" / "fedavg.py")]) == by_name
+    by_name = source_digests(["leakboard.defenses.fedsgd"])
+    assert source_digests(["defenses/fedsgd.py"]) == by_name
+    assert source_digests([str(ROOT / "defenses" / "fedsgd.py")]) == by_name
 
 
 @pytest.mark.parametrize("path", FILES, ids=module_name)

@@ -61,7 +61,7 @@ def public_of(
     """Public settings for a network and a schedule; nobody runs."""
     settings = Training.model_validate({"rounds": 2, "batch_size": 4, "clients": 3, **training})
     return Public(
-        defense=defense.name if defense else "fedavg",
+        defense=defense.name if defense else "fedsgd",
         parameters=defense.parameters() if defense else {},
         model=model,
         model_parameters=registry.create("model", model, dict(parameters or {})).parameters(),

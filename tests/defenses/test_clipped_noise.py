@@ -173,7 +173,7 @@ def test_one_replaced_record_moves_the_mean_by_at_most_the_sensitivity() -> None
 
 
 def test_grad_prune_keeps_the_largest_values_of_every_layer() -> None:
-    pruned, plain = small_run(create("grad-prune", ratio=0.75)), small_run(create("fedavg"))
+    pruned, plain = small_run(create("grad-prune", ratio=0.75)), small_run(create("fedsgd"))
     for name, body in updates(pruned.rounds()[0]).items():
         for layer, full in updates(plain.rounds()[0])[name]["gradient"].items():
             found: Tensor = body["gradient"][layer]

@@ -117,12 +117,12 @@ def test_steps_that_no_attack_sees_are_said_to_be_nothing() -> None:
 @pytest.mark.parametrize(
     ("attack", "defense", "says"),
     [
-        (InvertingGradients(iterations=1, mimic=True), "fedavg", True),
+        (InvertingGradients(iterations=1, mimic=True), "fedsgd", True),
         (InvertingGradients(iterations=1, mimic=True), "ldp", True),
         (InvertingGradients(iterations=1, mimic=True), "grad-prune", False),
-        (InvertingGradients(iterations=1), "fedavg", False),
+        (InvertingGradients(iterations=1), "fedsgd", False),
         (Dlg(iterations=1, restarts=1, mimic=True), "ldp", False),
-        (Dlg(iterations=1, restarts=1, mimic=True), "fedavg", True),
+        (Dlg(iterations=1, restarts=1, mimic=True), "fedsgd", True),
     ],
 )
 def test_an_adaptive_attack_says_where_there_is_nothing_to_imitate(

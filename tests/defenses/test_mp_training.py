@@ -26,9 +26,9 @@ MODELS: dict[str, dict[str, Any]] = {
 def test_without_noise_it_trains_the_model_of_fedavg(scheme: str, variant: str) -> None:
     """20 rounds with momentum from one seed, in float64."""
     same: dict[str, Any] = {"rounds": 20, "precision": "float64", "record_all": False, "learning_rate": 0.05}
-    plain = run(create("fedavg"), **same).outcome
+    plain = run(create("fedsgd"), **same).outcome
     hidden = run(create(scheme, variant=variant, **QUIET[scheme]), **same).outcome
-    start = run(create("fedavg"), **{**same, "rounds": 1, "learning_rate": 1e-12}).outcome
+    start = run(create("fedsgd"), **{**same, "rounds": 1, "learning_rate": 1e-12}).outcome
     for name, value in plain.model.items():
         assert relative(hidden.model[name], value) < 1e-6
         assert relative(start.model[name], value) > 1e-2  # there was something to learn
@@ -37,7 +37,7 @@ def test_without_noise_it_trains_the_model_of_fedavg(scheme: str, variant: str) 
 def test_without_noise_a_resnet_trains_the_model_of_fedavg() -> None:
     same: dict[str, Any] = {"model": "resnet8", "model_parameters": {"width": 2, "bias": True}, "rounds": 3}
     same |= {"precision": "float64", "record_all": False}
-    plain = run(create("fedavg"), **same).outcome.model
+    plain = run(create("fedsgd"), **same).outcome.model
     hidden = run(create("mp-dp", **QUIET["mp-dp"]), **same).outcome.model
     assert relative(flat({name: hidden[name] for name in plain}), flat(plain)) < 1e-6
 

@@ -37,7 +37,7 @@ def lost(run: Run, round_index: int) -> bool:
 
 
 def assert_mean_of(run: Run, plain: Run, round_index: int, clients: int) -> None:
-    """The server's mean is FedAvg's over so many clients, to fixed point."""
+    """The server's mean is FedSGD's over so many clients, to fixed point."""
     at, expected = run.rounds()[round_index], plain.rounds()[round_index]
     assert at.states[SERVER]["aggregate"]["clients"] == clients
     assert bool(((velocity(at) - velocity(expected)).abs() <= mean_bound(run, at) + ROUNDING).all())
@@ -57,7 +57,7 @@ def test_the_steps_of_a_client() -> None:
 def test_one_client_gone_at_any_step_leaves_the_sum_exact(name: str, step: str, client: int) -> None:
     """Who sent its update counts (gone at `ask` or `unmask`), all others do not; the model is still to learn from."""
     counts = step in ("ask", "unmask")
-    plain = small_run(create("fedavg"), clients=4, dropouts=() if counts else drop("update", client))
+    plain = small_run(create("fedsgd"), clients=4, dropouts=() if counts else drop("update", client))
     run = small_run(quiet(name), clients=4, dropouts=drop(step, client))
     assert_mean_of(run, plain, 0, 4 if counts else 3)
 
@@ -67,7 +67,7 @@ def test_the_next_round_has_everybody_again(name: str) -> None:
     """A tiny learning rate, so that both models are the same in the second round."""
     training: dict[str, Any] = {"clients": 4, "rounds": 2, "learning_rate": 1e-12}
     run = small_run(quiet(name), **training, dropouts=drop("update", 1))
-    plain = small_run(create("fedavg"), **training, dropouts=drop("update", 1))
+    plain = small_run(create("fedsgd"), **training, dropouts=drop("update", 1))
     assert_mean_of(run, plain, 0, 3)
     assert_mean_of(run, plain, 1, 4)
 
@@ -76,7 +76,7 @@ def test_several_gone_at_different_steps() -> None:
     """K = 6, t = 4, t_bar = 3: one never shares, one never sends, one never answers; four updates count."""
     gone = (*drop("share", 0), *drop("update", 3), *drop("unmask", 5))
     run = small_run(quiet("secagg"), clients=6, dropouts=gone)
-    plain = small_run(create("fedavg"), clients=6, dropouts=drop("update", 0, 3))
+    plain = small_run(create("fedsgd"), clients=6, dropouts=drop("update", 0, 3))
     assert_mean_of(run, plain, 0, 4)
 
 
@@ -99,7 +99,7 @@ def test_a_single_update_is_never_opened(name: str) -> None:
 
 def test_k_of_n_clients_aggregate_among_themselves() -> None:
     run = small_run(quiet("secagg"), clients=5, participants=3, rounds=2, learning_rate=1e-12)
-    plain = small_run(create("fedavg"), clients=5, participants=3, rounds=2, learning_rate=1e-12)
+    plain = small_run(create("fedsgd"), clients=5, participants=3, rounds=2, learning_rate=1e-12)
     for index in range(2):
         assert_mean_of(run, plain, index, 3)
 

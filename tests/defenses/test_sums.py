@@ -26,7 +26,7 @@ ROUNDING = 1e-13  # of the clients' own float64 computation; gradients here are 
 EDGES = 8.0
 
 
-# --- without noise everybody is FedAvg ---------------------------------------------------------
+# --- without noise everybody is FedSGD ---------------------------------------------------------
 
 
 def r_of(run: Run, at: Observation) -> Tensor:
@@ -39,7 +39,7 @@ def r_of(run: Run, at: Observation) -> Tensor:
 
 
 def allowed(run: Run, at: Observation) -> Tensor | float:
-    """How far the server's mean may be from FedAvg's, coordinate by coordinate."""
+    """How far the server's mean may be from FedSGD's, coordinate by coordinate."""
     defense = run.defense
     if isinstance(defense, SummedCodes):
         return mean_bound(run, at)
@@ -63,7 +63,7 @@ QUIET: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in registry.entri
 @pytest.mark.parametrize(("name", "parameters"), QUIET, ids=str)
 def test_without_noise_and_clipping_the_server_steps_with_fedavg_s_mean(name: str, parameters: dict[str, Any]) -> None:
     """Every registered defense, one round; a new defense that cannot is found here."""
-    run, plain = small_run(quiet(name, **parameters)), small_run(create("fedavg"))
+    run, plain = small_run(quiet(name, **parameters)), small_run(create("fedsgd"))
     at = run.rounds()[0]
     expected = velocity(plain.rounds()[0])
     error = (velocity(at) - expected).abs()
@@ -86,13 +86,13 @@ def test_the_bound_is_not_idle(name: str) -> None:
     """Errors of the fixed point are there, and of the size that was computed: the largest beyond a tenth of it."""
     run = small_run(quiet(name), hidden=(8,))
     at = run.rounds()[0]
-    error = (velocity(at) - velocity(small_run(create("fedavg"), hidden=(8,)).rounds()[0])).abs()
+    error = (velocity(at) - velocity(small_run(create("fedsgd"), hidden=(8,)).rounds()[0])).abs()
     assert float((error / mean_bound(run, at)).max()) > 0.1
 
 
 def test_two_rounds_without_noise_give_fedavg_s_model() -> None:
     """Defenses without a fixed point."""
-    expected = flat(small_run(create("fedavg"), rounds=2, momentum=0.9).outcome.model)
+    expected = flat(small_run(create("fedsgd"), rounds=2, momentum=0.9).outcome.model)
     for name in ("ldp", "cdp", "grad-prune", "mp", "mp-dp"):
         found = flat(small_run(quiet(name), rounds=2, momentum=0.9).outcome.model)
         assert float((found - expected).abs().max()) < 1e-12, name

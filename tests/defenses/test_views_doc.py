@@ -17,7 +17,7 @@ def text() -> str:
 
 def test_the_document_is_up_to_date(text: str) -> None:
     kept = (registry.ROOT / "docs" / "views.md").read_text()
-    assert kept == text, "run: python -m leakboard.leaderboard.cli.views_doc > docs/views.md"
+    assert kept == text, "run: make docs"
 
 
 def test_it_shows_every_defense_and_threat(text: str) -> None:

@@ -18,7 +18,7 @@ datasets: [digits]
 model: {name: mlp, params: {hidden: [8]}}
 training: {rounds: 3, batch_size: 8, clients: 3, learning_rate: 0.02}
 observe: {rounds: [first], targets: 2}
-defenses: [fedavg]
+defenses: [fedsgd]
 attacks:
   - {name: prior, threats: [server]}
   - {name: loss-threshold, threats: [client]}

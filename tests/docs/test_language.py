@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from core.registry import ROOT
+from leakboard.core.registry import ROOT
 
 LONGEST = 120
 #: documents that are not rewritten yet

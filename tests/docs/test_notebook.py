@@ -17,7 +17,7 @@ datasets: [digits]
 model: {name: mlp, params: {hidden: [8]}}
 training: {rounds: 2, batch_size: 8, clients: 3, learning_rate: 0.02}
 observe: {rounds: [first], targets: 2}
-defenses: [fedavg, mp-dp]
+defenses: [fedsgd, mp-dp]
 attacks:
   - {name: prior, threats: [server]}
 """

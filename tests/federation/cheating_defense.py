@@ -10,13 +10,13 @@ import pickle
 from multiprocessing.connection import Connection
 from typing import Any, ClassVar
 
-from leakboard.defenses.fedavg import FedAvg
+from leakboard.defenses.fedsgd import FedSGD
 from leakboard.federation.party import Party
 
 _SEEN: dict[str, Any] = {}
 
 
-class ByModule(FedAvg):
+class ByModule(FedSGD):
     """The victim leaves its gradient in a module global, the server takes it from there."""
 
     def update(self, me: Party) -> None:
@@ -30,7 +30,7 @@ class ByModule(FedAvg):
             me.state["stolen"] = _SEEN["client:0"]
 
 
-class ByClass(FedAvg):
+class ByClass(FedSGD):
     """Each client leaves one constant bit on the class; the server keeps it among its keys, where no state shows it."""
 
     left: ClassVar[list[int]] = []
@@ -46,7 +46,7 @@ class ByClass(FedAvg):
             me.keys["label"] = self.left[0]
 
 
-class ByMessage(FedAvg):
+class ByMessage(FedSGD):
     """A client that looks at a global before it sends: what it sends depends on another."""
 
     def update(self, me: Party) -> None:
@@ -65,7 +65,7 @@ class Planted:
         return exec, (f"open({self.marker!r}, 'a').write('executed')",)
 
 
-class Planting(FedAvg):
+class Planting(FedSGD):
     """Writes a pickle to the pipe of the replay, past the harness."""
 
     marker: str = ""
@@ -83,7 +83,7 @@ class PlantedError(Exception):
         return exec, (f"open({self.args[0]!r}, 'a').write('executed')",)
 
 
-class Raising(FedAvg):
+class Raising(FedSGD):
     """Fails in its first round with an error that does harm where it is unpickled."""
 
     name: ClassVar[str] = "raising"
@@ -93,27 +93,27 @@ class Raising(FedAvg):
         raise PlantedError(self.marker)
 
 
-def make_planting(marker: str) -> FedAvg:
+def make_planting(marker: str) -> FedSGD:
     return Planting(marker=marker)
 
 
-def make_fedavg() -> FedAvg:
-    return FedAvg()
+def make_fedavg() -> FedSGD:
+    return FedSGD()
 
 
-def make_by_module() -> FedAvg:
+def make_by_module() -> FedSGD:
     return ByModule()
 
 
-def make_by_class() -> FedAvg:
+def make_by_class() -> FedSGD:
     return ByClass()
 
 
-def make_by_message() -> FedAvg:
+def make_by_message() -> FedSGD:
     return ByMessage()
 
 
-def make_nothing() -> FedAvg:
+def make_nothing() -> FedSGD:
     raise RuntimeError("no defense today")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from leakboard.datasets.base import LabelledImages
-from leakboard.defenses.fedavg import FedAvg
+from leakboard.defenses.fedsgd import FedSGD
 from leakboard.federation.party import Party, Step
 from leakboard.federation.payload import Parameters
 from leakboard.federation.rounds import Federation, Outcome, Scheme
@@ -44,7 +44,7 @@ def public_of(
     given = {"rounds": 4, "batch_size": 4, **training}
     settings = Training.parse({**given, "clients": len(sizes)}, "training")
     return Public(
-        defense="fedavg",
+        defense="fedsgd",
         parameters={},
         model=model,
         model_parameters=dict(MLP if model_parameters is None else model_parameters),
@@ -76,7 +76,7 @@ def run(
     """Run a federation on random shards of the sizes that it says."""
     shards = shards_of(public.shard_sizes, shape=public.shape)
     return Federation(
-        scheme or FedAvg(), public, shards, watch, seed, record_all=record_all, fresh_keys=fresh_keys
+        scheme or FedSGD(), public, shards, watch, seed, record_all=record_all, fresh_keys=fresh_keys
     ).run()
 
 
@@ -94,8 +94,8 @@ def rows(data: LabelledImages) -> set[bytes]:
     return {image.numpy().tobytes() for image in data.images}
 
 
-class Keyed(FedAvg):
-    """FedAvg with an authority that gives every client and itself keys; they are used for nothing."""
+class Keyed(FedSGD):
+    """FedSGD with an authority that gives every client and itself keys; they are used for nothing."""
 
     def third_parties(self) -> tuple[str, ...]:
         return ("authority",)
@@ -114,7 +114,7 @@ class Keyed(FedAvg):
         me.state["private"] = me.stream("private").bytes(16)
 
 
-class Stateful(FedAvg):
+class Stateful(FedSGD):
     """Clients and server keep state from round to round, and clients add noise of their own."""
 
     def protect(self, me: Party, gradient: Parameters) -> Parameters:

@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 import torch
 
-from leakboard.defenses.fedavg import FedAvg
+from leakboard.defenses.fedsgd import FedSGD
 from leakboard.federation.party import Party, ProtocolError
 from leakboard.federation.replay import differences
 from leakboard.federation.settings import SERVER, client_name
 from tests.federation.makings import Keyed, Stateful, of_kind, public_of, run, same, sent
 
 
-class Scripted(FedAvg):
-    """FedAvg whose clients do one more thing in `update`."""
+class Scripted(FedSGD):
+    """FedSGD whose clients do one more thing in `update`."""
 
     def update(self, me: Party) -> None:
         super().update(me)
@@ -98,7 +98,7 @@ def test_a_state_in_the_log_does_not_change_later() -> None:
 
 
 def test_the_inbox_is_emptied_after_each_step() -> None:
-    class Counting(FedAvg):
+    class Counting(FedSGD):
         """The server looks for old updates before it distributes."""
 
         def distribute(self, me: Party) -> None:

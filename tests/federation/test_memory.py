@@ -10,9 +10,9 @@ import torch
 
 from leakboard.core import registry
 from leakboard.core.errors import UserError
-from leakboard.defenses import fedavg
+from leakboard.defenses import fedsgd
 from leakboard.defenses.base import Defense
-from leakboard.defenses.fedavg import FedAvg
+from leakboard.defenses.fedsgd import FedSGD
 from leakboard.federation.party import Message, Party, Step
 from leakboard.federation.rounds import Federation, Outcome
 from leakboard.federation.settings import SERVER, VICTIM, Public, Watch
@@ -29,7 +29,7 @@ def tensors() -> list[torch.Tensor]:
     return [thing for thing in gc.get_objects() if type(thing) is torch.Tensor]
 
 
-class Counting(FedAvg):
+class Counting(FedSGD):
     """Notes how many bytes of tensors are alive when the server has what it received in its hands."""
 
     def aggregate(self, me: Party) -> None:
@@ -71,7 +71,7 @@ def held_after(scheme: Defense, first: int, last: int) -> tuple[Held, Held]:
 
 def test_memory_is_flat_in_the_rounds() -> None:
     """Counted, not measured: not one entry and not one byte of a tensor more after 40 rounds than after 10."""
-    before, after = held_after(FedAvg(), 10, 40)
+    before, after = held_after(FedSGD(), 10, 40)
     assert before.entries > 1000
     assert before.tensor_bytes > MESSAGE
     assert after == before
@@ -85,7 +85,7 @@ def test_no_defense_holds_more_with_every_round(name: str) -> None:
     assert after == before
 
 
-class Leaky(FedAvg):
+class Leaky(FedSGD):
     """Keeps something of every round; `place` says where."""
 
     place: str
@@ -110,7 +110,7 @@ SHELF: list[float] = []
 
 @pytest.mark.parametrize("place", ["state", "module", "tensor", "text", "clock"])
 def test_one_number_or_letter_a_round_is_noticed(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fedavg, "SHELF", SHELF, raising=False)  # as if the defense's own module kept it
+    monkeypatch.setattr(fedsgd, "SHELF", SHELF, raising=False)  # as if the defense's own module kept it
     before, after = held_after(Leaky(place=place), 10, 40)
     grown = after.tensor_bytes - before.tensor_bytes if place == "tensor" else after.entries - before.entries
     assert grown == 30 * (12 if place == "tensor" else 1)
@@ -125,7 +125,7 @@ def test_messages_that_are_never_forgotten_are_noticed(monkeypatch: pytest.Monke
         forget(self)
 
     monkeypatch.setattr(Party, "empty_inbox", keep)
-    before, after = held_after(FedAvg(), 10, 40)
+    before, after = held_after(FedSGD(), 10, 40)
     assert after.tensor_bytes - before.tensor_bytes >= 30 * 2 * MESSAGE
     assert after.entries > before.entries + 30 * 2
 
@@ -151,7 +151,7 @@ def test_an_observed_round_holds_what_the_log_needs_besides() -> None:
 def test_what_is_handed_over_is_nobody_elses() -> None:
     """A receiver that changes what it got changes nothing for others, logged or not."""
 
-    class Careless(FedAvg):
+    class Careless(FedSGD):
         def aggregate(self, me: Party) -> None:
             super().aggregate(me)
             for body in me.received("update").values():
@@ -159,7 +159,7 @@ def test_what_is_handed_over_is_nobody_elses() -> None:
                     value.zero_()
 
     public = public_of((12, 12, 12))
-    plain, careless = (run(public, scheme, watch=watch_of("last")) for scheme in (FedAvg(), Careless()))
+    plain, careless = (run(public, scheme, watch=watch_of("last")) for scheme in (FedSGD(), Careless()))
     assert all(torch.equal(plain.model[name], careless.model[name]) for name in plain.model)
     last = careless.transcript.observations[-1]
     updates = [m for o in careless.transcript.observations for m in o.messages if m.kind == "update"]
@@ -169,7 +169,7 @@ def test_what_is_handed_over_is_nobody_elses() -> None:
 
 
 def test_what_a_broadcast_brings_is_a_copy_for_each() -> None:
-    class Greedy(FedAvg):
+    class Greedy(FedSGD):
         def update(self, me: Party) -> None:
             super().update(me)
             for value in me.expect("model")["model"].values():

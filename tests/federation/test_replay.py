@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 import torch
 
-from leakboard.defenses.fedavg import FedAvg
+from leakboard.defenses.fedsgd import FedSGD
 from leakboard.federation import replay
 from leakboard.federation.replay import covert_channels
 from leakboard.federation.rounds import Outcome
@@ -27,11 +27,11 @@ def _fresh() -> None:
     cheats.forget()
 
 
-def recorded(make: Callable[[], FedAvg]) -> Outcome:
+def recorded(make: Callable[[], FedSGD]) -> Outcome:
     return run(PUBLIC, make(), watch=WATCH, seed=5, record_all=True)
 
 
-def channels(make: Callable[[], FedAvg], outcome: Outcome, *parties: str) -> dict[str, list[str]]:
+def channels(make: Callable[[], FedSGD], outcome: Outcome, *parties: str) -> dict[str, list[str]]:
     """The covert channels, looked for at these parties alone (each costs a process)."""
     suspects = {name: outcome.secrets[name] for name in parties}
     return covert_channels(make, replace(outcome, secrets=suspects), shards_of(PUBLIC.shard_sizes), WATCH, 5)
@@ -79,7 +79,7 @@ class Pipe:
         self.sent = json.loads(content)
 
 
-def here(make: Callable[[], FedAvg], outcome: Outcome, party: str, seed: int = 5) -> list[str]:
+def here(make: Callable[[], FedSGD], outcome: Outcome, party: str, seed: int = 5) -> list[str]:
     cheats.forget()
     pipe = Pipe()
     shard = shards_of(PUBLIC.shard_sizes).get(party)

@@ -10,7 +10,7 @@ import torch
 from leakboard.core.errors import UserError
 from leakboard.core.randomness import derive_key, run_secret
 from leakboard.defenses.base import mean
-from leakboard.defenses.fedavg import FedAvg
+from leakboard.defenses.fedsgd import FedSGD
 from leakboard.federation.party import Message, Party, Step
 from leakboard.federation.payload import Parameters, size_in_bytes
 from leakboard.federation.replay import differences
@@ -32,7 +32,7 @@ from tests.federation.makings import (
 )
 
 
-class Telling(FedAvg):
+class Telling(FedSGD):
     """Clients also tell the server which records they took."""
 
     def update(self, me: Party) -> None:
@@ -320,7 +320,7 @@ def test_fresh_keys_do_not_come_from_the_seed() -> None:
 
 
 def test_streams_go_on_within_an_occasion_and_are_new_in_the_next() -> None:
-    class Drawing(FedAvg):
+    class Drawing(FedSGD):
         """Clients tell what they draw."""
 
         def update(self, me: Party) -> None:
@@ -357,7 +357,7 @@ def test_progress_is_told() -> None:
     told: list[tuple[int, int]] = []
     public = public_of(rounds=3)
     Federation(
-        FedAvg(),
+        FedSGD(),
         public,
         shards_of(public.shard_sizes),
         None,
@@ -371,7 +371,7 @@ def test_the_model_can_be_asked_for_after_every_round() -> None:
     asked: dict[int, Parameters] = {}
     public = public_of(rounds=3)
     outcome = Federation(
-        FedAvg(),
+        FedSGD(),
         public,
         shards_of(public.shard_sizes),
         None,
@@ -395,7 +395,7 @@ def test_only_observed_rounds_are_kept() -> None:
 def test_memory_does_not_grow_with_the_rounds() -> None:
     def messages_alive(rounds: int) -> int:
         public = public_of(rounds=rounds)
-        federation = Federation(FedAvg(), public, shards_of(public.shard_sizes), watch_of("last"), 0)
+        federation = Federation(FedSGD(), public, shards_of(public.shard_sizes), watch_of("last"), 0)
         outcome = federation.run()
         gc.collect()
         alive = sum(1 for thing in gc.get_objects() if type(thing) is Message)
@@ -406,7 +406,7 @@ def test_memory_does_not_grow_with_the_rounds() -> None:
 
 
 def test_steps_are_run_in_the_order_of_the_protocol() -> None:
-    class Longer(FedAvg):
+    class Longer(FedSGD):
         """Two more steps: clients greet each other, then report what they heard."""
 
         def protocol(self) -> Sequence[Step]:

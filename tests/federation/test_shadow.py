@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from leakboard.core.errors import Unsupported
-from leakboard.defenses.fedavg import FedAvg
+from leakboard.defenses.fedsgd import FedSGD
 from leakboard.federation.party import Party
 from leakboard.federation.replay import differences
 from leakboard.federation.settings import SERVER, Public
@@ -13,7 +13,7 @@ from leakboard.federation.view import View
 from tests.federation.makings import Keyed, images, public_of, rows, run
 
 
-class Collecting(FedAvg):
+class Collecting(FedSGD):
     """The server keeps every record that clients took, so that a test can look at all of them."""
 
     def update(self, me: Party) -> None:

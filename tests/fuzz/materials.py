@@ -30,7 +30,7 @@ def record_of(job: Job) -> Record:
     like = reconstruction() if job.cell.goal == "reconstruction" else membership()
     scores = like.scores if job.cell.goal == "reconstruction" else {**like.scores, "auc": ScoreRecord(value=1.0)}
     made = provenance("cpu", job.data_digest).model_copy(update={"dirty": False, "commit": "0" * 40})
-    trained = summary("fedavg", 0, 0.9, 0.95).model_copy(update={"key": job.training_key})
+    trained = summary("fedsgd", 0, 0.9, 0.95).model_copy(update={"key": job.training_key})
     mine = {"key": job.key, "ingredients": job.ingredients, "cell": job.cell, "scores": scores}
     return like.model_copy(update={**mine, "training": trained, "provenance": made})
 
@@ -40,7 +40,7 @@ def all_kinds(plan: Plan) -> list[dict[str, Any]]:
     extra = [
         extraction(),
         extraction("mp-dp"),
-        audit("fedavg"),
+        audit("fedsgd"),
         audit("mp-dp"),
         membership("mp-dp"),
         reconstruction("mp-dp"),
@@ -66,7 +66,7 @@ def publish(folder: Path, records: list[Any], **settings: Any) -> Path:
     """A folder of published records."""
     for old in folder.glob("*.json"):
         old.unlink()
-    given = {"suite": "tiny", "control": "fedavg", "utility_gate": 0.9, **settings}
+    given = {"suite": "tiny", "control": "fedsgd", "utility_gate": 0.9, **settings}
     write_text(folder / PUBLISHED_FILE, json.dumps(given))
     for number, record in enumerate(records):
         write_text(folder / f"{number}.json", json.dumps(record))

@@ -66,7 +66,7 @@ VALUES = (
         "x" * 5000,
     ),
     *(
-        "fedavg",
+        "fedsgd",
         "mp-dp",
         "prior",
         "shadow",

@@ -25,7 +25,7 @@ TINY: dict[str, Any] = {
     "model": {"name": "mlp", "params": {"hidden": [8]}},
     "training": {"rounds": 4, "batch_size": 4, "clients": 3},
     "observe": {"rounds": ["first", "last"], "targets": 2},
-    "defenses": ["fedavg"],
+    "defenses": ["fedsgd"],
     "attacks": [
         {"name": "prior", "threats": ["server"]},
         {"name": "inverting-gradients", "threats": ["server"], "params": {"iterations": 3}},

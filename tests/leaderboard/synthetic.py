@@ -70,7 +70,7 @@ def summary(defense: str, seed: int, accuracy: float | None, train_accuracy: flo
 
 
 def reconstruction(
-    defense: str = "fedavg",
+    defense: str = "fedsgd",
     attack: str = "inverting-gradients",
     psnr: Sequence[float] = (10.0, 12.0),
     *,
@@ -108,7 +108,7 @@ def reconstruction(
 
 
 def membership(
-    defense: str = "fedavg",
+    defense: str = "fedsgd",
     attack: str = "shadow",
     scores: Sequence[float] = (2.0, 1.0, 0.0, -1.0),
     members: Sequence[bool] = (True, True, False, False),
@@ -140,7 +140,7 @@ def membership(
 
 
 def extraction(
-    defense: str = "fedavg",
+    defense: str = "fedsgd",
     attack: str = "steal",
     fidelity: Sequence[float] = (1.0, 1.0, 1.0, 1.0),
     *,

@@ -14,7 +14,7 @@ import torch
 
 from leakboard import metrics
 from leakboard.core.plugins import is_plugin
-from leakboard.core.registry import ROOT, importing_us, check_unique, describe_module, plugin_files
+from leakboard.core.registry import ROOT, check_unique, describe_module, importing_us, plugin_files
 from leakboard.metrics.base import (
     ExtractionMetric,
     ExtractionTruth,

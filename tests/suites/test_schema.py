@@ -38,7 +38,7 @@ def test_a_suite_file_is_read_as_it_stands(tmp_path: Path) -> None:
     assert suite.seeds == (3, 4)
     assert suite.model.params == {"hidden": [8]}
     assert [attack.title for attack in suite.attacks] == ["prior", "inverting-gradients", "loss-threshold", "shadow"]
-    assert suite.control == "fedavg"
+    assert suite.control == "fedsgd"
 
 
 @pytest.mark.parametrize(
@@ -59,31 +59,31 @@ def test_an_entry_is_a_name_or_more(given_entry: object, title: str) -> None:
 )
 def test_a_label_is_safe(label: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="label"):
-        load_suite(str(write_suite(tmp_path, defenses=["fedavg", {"name": "fedavg", "label": label}])))
+        load_suite(str(write_suite(tmp_path, defenses=["fedsgd", {"name": "fedsgd", "label": label}])))
 
 
 @pytest.mark.parametrize("label", ["mp-dp (V1)", "mp-dp (paper's formula)", "a b c", "(x)", "50%", "x" * 60])
 def test_a_label_may_hold_spaces_parentheses_and_apostrophes(label: str, tmp_path: Path) -> None:
-    suite = load_suite(str(write_suite(tmp_path, defenses=["fedavg", {"name": "fedavg", "label": label}])))
+    suite = load_suite(str(write_suite(tmp_path, defenses=["fedsgd", {"name": "fedsgd", "label": label}])))
     assert suite.defenses[1].title == label
 
 
 def test_labels_that_would_share_files_are_refused(tmp_path: Path) -> None:
-    rows = ["fedavg", {"name": "fedavg", "label": "a (b"}, {"name": "fedavg", "label": "a )b"}]
+    rows = ["fedsgd", {"name": "fedsgd", "label": "a (b"}, {"name": "fedsgd", "label": "a )b"}]
     with pytest.raises(UserError, match=r"would share the names of their files: a \(b, a \)b"):
         load_suite(str(write_suite(tmp_path, defenses=rows)))
 
 
 def test_two_rows_of_one_plugin_need_a_label(tmp_path: Path) -> None:
-    twice = ["fedavg", {"name": "fedavg", "label": "fedavg-slow", "training": {"learning_rate": 0.01}}]
+    twice = ["fedsgd", {"name": "fedsgd", "label": "fedsgd-slow", "training": {"learning_rate": 0.01}}]
     suite = load_suite(str(write_suite(tmp_path, defenses=twice)))
-    assert [defense.title for defense in suite.defenses] == ["fedavg", "fedavg-slow"]
+    assert [defense.title for defense in suite.defenses] == ["fedsgd", "fedsgd-slow"]
 
 
 def test_a_row_of_its_own_settings_is_checked(tmp_path: Path) -> None:
-    slow = {"name": "fedavg", "label": "slow", "training": {"learning_rte": 1}}
+    slow = {"name": "fedsgd", "label": "slow", "training": {"learning_rte": 1}}
     with pytest.raises(UserError, match=r"defense 'slow'.*did you mean 'learning_rate'\?"):
-        load_suite(str(write_suite(tmp_path, defenses=["fedavg", slow])))
+        load_suite(str(write_suite(tmp_path, defenses=["fedsgd", slow])))
 
 
 def test_a_suite_of_another_name_is_suggested() -> None:

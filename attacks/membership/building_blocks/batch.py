@@ -70,7 +70,7 @@ class BatchMembership(MembershipAttack):
     about: ClassVar[Literal["training", "batch"]] = "batch"
     threats: ClassVar[tuple[str, ...]] = ("server", "server+keys", "server+clients", "server:active")
 
-    # chosen on seed 11 of quick's settings, mp-dp and fedavg, first round, with all of the batch, a half and a quarter
+    # chosen on seed 11 of quick's settings, mp-dp and fedsgd, first round, with all of the batch, a half and a quarter
     # among the candidates; tried: lambda 1e-8 to 0.1, 0 or 300 auxiliary records of weight 0.03 to 1
     ridge: float = Field(1e-5, gt=0, description="lambda")
     background: int = Field(300, ge=0, description="auxiliary records beside the candidates")

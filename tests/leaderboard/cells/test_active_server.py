@@ -52,7 +52,7 @@ def plugin(tmp_path: Path) -> Iterator[Path]:
 
 
 def plan_of(tmp_path: Path, plugin: Path, attacks: list[dict[str, object]]) -> Plan:
-    suite = write_suite(tmp_path, defenses=["fedavg", "stubborn"], attacks=attacks)
+    suite = write_suite(tmp_path, defenses=["fedsgd", "stubborn"], attacks=attacks)
     return make_plan(load_suite(str(suite)), Options(run=tmp_path / "run", plugin_files=(str(plugin),)))
 
 
@@ -62,13 +62,13 @@ def kind(job: Job) -> tuple[str, bool]:
 
 def test_only_a_defense_that_can_deviate_is_trained_twice(tmp_path: Path, plugin: Path) -> None:
     plan = plan_of(tmp_path, plugin, ATTACKS)
-    assert [kind(job) for job in plan.trainings] == [("fedavg", False), ("stubborn", False), ("stubborn", True)]
+    assert [kind(job) for job in plan.trainings] == [("fedsgd", False), ("stubborn", False), ("stubborn", True)]
     assert len({job.training_key for job in plan.trainings}) == 3
     assert plan.trainings[2].title.startswith("training digits / stubborn (deviating server)")
     hanging = {(*kind(job), job.cell.attack.label, job.cell.threat) for job in plan.cells if job.cell}
     active = {cell for cell in hanging if cell[1]}
     assert active == {("stubborn", True, "loss-threshold", "server:active")}
-    assert {cell[0] for cell in hanging - active if cell[3] == "server:active"} == {"fedavg", "stubborn"}
+    assert {cell[0] for cell in hanging - active if cell[3] == "server:active"} == {"fedsgd", "stubborn"}
     assert all(job.cell.training == job.training for job in plan.cells if job.cell)
     assert {job.training_key for job in plan.cells} == {job.training_key for job in plan.trainings}
 
@@ -89,7 +89,7 @@ def test_where_nobody_asks_there_is_no_second_training(
 def test_a_defense_without_a_strategy_cannot_be_made_to_deviate(tmp_path: Path, plugin: Path) -> None:
     job = plan_of(tmp_path, plugin, ATTACKS).trainings[0]
     forced = job.model_copy(update={"training": job.training.model_copy(update={"active": True})})
-    with pytest.raises(UserError, match="'fedavg' has no strategy of an active server"):
+    with pytest.raises(UserError, match="'fedsgd' has no strategy of an active server"):
         forced.make_defense()
 
 
@@ -97,7 +97,7 @@ def test_a_defense_without_a_strategy_cannot_be_made_to_deviate(tmp_path: Path, 
 def test_a_run_with_an_active_server(tmp_path: Path, plugin: Path) -> None:
     suite = write_suite(
         tmp_path,
-        defenses=["fedavg", "stubborn"],
+        defenses=["fedsgd", "stubborn"],
         attacks=[{"name": "loss-threshold", "threats": ["server", "server:active"]}],
         model={"name": "mlp", "params": {"hidden": [32]}},
         training={"rounds": 12, "batch_size": 16, "clients": 3, "learning_rate": 0.02},
@@ -107,14 +107,14 @@ def test_a_run_with_an_active_server(tmp_path: Path, plugin: Path) -> None:
     outcome = call("run", "--suite", suite, "--out", folder, "--workers", 2, "--plugin", plugin)
     assert outcome.code == 0, outcome.err
     found = {(r.cell.training.defense.label, r.cell.threat): r for r in records(folder).values()}
-    assert found["fedavg", "server:active"].status == "skipped"
-    assert "no strategy of an active server" in found["fedavg", "server:active"].reason
+    assert found["fedsgd", "server:active"].status == "skipped"
+    assert "no strategy of an active server" in found["fedsgd", "server:active"].reason
     honest, active = found["stubborn", "server"], found["stubborn", "server:active"]
     assert (honest.status, active.status) == ("ok", "ok")
     assert (honest.cell.training.active, active.cell.training.active) == (False, True)
     assert honest.training is not None
     assert active.training is not None
-    assert honest.training.accuracy == pytest.approx(found["fedavg", "server"].training.accuracy)  # type: ignore[union-attr]
+    assert honest.training.accuracy == pytest.approx(found["fedsgd", "server"].training.accuracy)  # type: ignore[union-attr]
     assert active.training.accuracy != honest.training.accuracy  # it kept the first model
 
     opened = open_run(folder)
@@ -129,8 +129,8 @@ def test_a_run_with_an_active_server(tmp_path: Path, plugin: Path) -> None:
         for threat, k in (("server:active", "train"), ("server:active", "final"))
     )
     assert bool((first[0] == last[0]).all())
-    with pytest.raises(UserError, match=r"No finished training .* fits threat 'server:active', defense 'fedavg'"):
-        load_view(folder, "server:active", defense="fedavg")
+    with pytest.raises(UserError, match=r"No finished training .* fits threat 'server:active', defense 'fedsgd'"):
+        load_view(folder, "server:active", defense="fedsgd")
 
 
 def deviating(record: Record) -> Record:

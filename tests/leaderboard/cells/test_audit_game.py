@@ -20,7 +20,7 @@ from tests.leaderboard.runs import call, records, stamps, write_suite
 AUDIT: dict[str, Any] = {
     "training__rounds": 2,
     "observe": {"rounds": [], "probe_batch": 2},
-    "defenses": ["fedavg", "mp-dp"],
+    "defenses": ["fedsgd", "mp-dp"],
     "attacks": [
         {"name": "audit", "label": "view", "threats": ["server"], "params": {"part": "view", "trials": 60}},
         {"name": "audit", "label": "far", "threats": ["server"], "params": {"trials": 60, "neighbours": "farthest"}},
@@ -57,11 +57,11 @@ def test_a_run_scores_the_bound_and_keeps_what_it_came_from(finished: Path) -> N
         details = record.scores["epsilon_lower"].details
         assert details["trials"] == 60
         assert details.get("claimed") == (3.0 if record.cell.training.defense.label == "mp-dp" else None)
-        if record.cell.attack.label == "view" or record.cell.training.defense.label == "fedavg":
+        if record.cell.attack.label == "view" or record.cell.training.defense.label == "fedsgd":
             assert record.scores["epsilon_lower"].value == details["ceiling"] > 1
     (board,) = open_run(finished).boards()
     assert {str(row.cells["defense"].value): row.cells["claimed"].value for row in board.table.rows} == {
-        "fedavg": None,
+        "fedsgd": None,
         "mp-dp": 3.0,
     }
 
@@ -100,7 +100,7 @@ def test_every_trial_is_a_run_of_the_protocol_on_the_same_model_with_noise_of_it
 @pytest.mark.slow
 def test_the_worlds_differ_in_one_record_and_the_view_holds_neither_batch_nor_bits(finished: Path) -> None:
     for attack in ("view", "far"):
-        job = job_of(finished, "fedavg", attack)
+        job = job_of(finished, "fedsgd", attack)
         pool = load_pool(job.make_dataset())
         splits = splits_of(job, pool)
         game = open_game(job, pool, splits)
@@ -121,7 +121,7 @@ def test_the_worlds_differ_in_one_record_and_the_view_holds_neither_batch_nor_bi
 def test_the_farthest_neighbours_are_farther_than_drawn_ones(finished: Path) -> None:
     distances = []
     for attack in ("view", "far"):
-        job = job_of(finished, "fedavg", attack)
+        job = job_of(finished, "fedsgd", attack)
         pool = load_pool(job.make_dataset())
         game = open_game(job, pool, splits_of(job, pool))
         task = next(game.portions())

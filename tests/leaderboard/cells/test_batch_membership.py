@@ -117,7 +117,7 @@ def test_verifying_such_a_record_asks_the_same_question(found: Found, tmp_path: 
 
 def in_batch(attack: str, moment: str, scores: list[float], first_target: int) -> Record:
     """Ten of a batch and ten non-members (the same in every round)."""
-    made = membership("fedavg", attack, scores, [True] * 10 + [False] * 10)
+    made = membership("fedsgd", attack, scores, [True] * 10 + [False] * 10)
     cell = made.cell.model_copy(update={"about": "batch", "moment": moment})
     targets = [*range(first_target, first_target + 10), *range(10)]
     return made.model_copy(update={"cell": cell, "key": cell.slug, "target_indices": targets})
@@ -126,7 +126,7 @@ def in_batch(attack: str, moment: str, scores: list[float], first_target: int) -
 def test_rounds_and_questions_are_never_mixed() -> None:
     """Each round has other members: attacks are compared in one round, the one in which the control breaks most."""
     perfect, useless = [1.0] * 10 + [0.0] * 10, [0.0] * 20
-    whole = membership("fedavg", "shadow", [0.5, 0.0] * 10, [True, False] * 10)
+    whole = membership("fedsgd", "shadow", [0.5, 0.0] * 10, [True, False] * 10)
     records = [
         whole,
         in_batch("a", "first", useless, 100),
@@ -134,7 +134,7 @@ def test_rounds_and_questions_are_never_mixed() -> None:
         in_batch("a", "last", perfect, 200),
         in_batch("b", "last", useless, 200),
     ]
-    plain, batch = ranking_tables(records, "fedavg", 0.9)
+    plain, batch = ranking_tables(records, "fedsgd", 0.9)
     assert plain.rows[0].cells["attack"].value == "shadow"
     assert batch.title.endswith("last round")
     assert batch.rows[0].cells["attack"].value == "a"

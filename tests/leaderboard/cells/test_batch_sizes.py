@@ -25,7 +25,7 @@ from tests.leaderboard.runs import call, records, write_suite
 SIZES = (1, 2, 4)
 TARGETS = 8
 CHANGES: dict[str, Any] = {
-    "defenses": ["fedavg", "mp-dp"],
+    "defenses": ["fedsgd", "mp-dp"],
     "attacks": [
         {"name": "prior", "threats": ["server"]},
         {"name": "inverting-gradients", "threats": ["server"], "params": {"iterations": 3}, "known_labels": True},
@@ -116,7 +116,7 @@ def test_labels_and_problems_belong_to_the_size(several: Path) -> None:
         for job in jobs_of(several)
         if job.cell is not None
         and (job.cell.attack.label, job.cell.batch_size, job.cell.moment) == ("inverting-gradients", 4, "last")
-        and job.training.defense.label == "fedavg"
+        and job.training.defense.label == "fedsgd"
     ]
     pool = load_pool(job.make_dataset())
     shard = splits_of(job, pool).shards[0]
@@ -178,7 +178,7 @@ def test_every_table_card_and_picture_names_its_batch_size(several: Path) -> Non
 def test_the_list_and_show_name_the_batch_size(several: Path) -> None:
     (table,) = [t for t in cell_tables(list(records(several).values())) if t.title.endswith("reconstruction")]
     assert {row.cells["batch"].value for row in table.rows} == set(SIZES)
-    path = next((several / "records").glob("*--fedavg--prior--server--first--b4--*.json"))
+    path = next((several / "records").glob("*--fedsgd--prior--server--first--b4--*.json"))
     assert "4 records per gradient" in call("show", path).out
 
 

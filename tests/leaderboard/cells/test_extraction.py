@@ -32,7 +32,7 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("extraction")
     suite = write_suite(
         folder,
-        defenses=["fedavg", "mp"],
+        defenses=["fedsgd", "mp"],
         attacks=[{"name": "received-model", "threats": ["client", "server"]}],
         model={"name": "mlp", "params": {"hidden": [32]}},
         training={"rounds": 12, "batch_size": 16, "clients": 3, "learning_rate": 0.02},
@@ -53,7 +53,7 @@ def record(folder: Path, defense: str, moment: str, threat: str = "client") -> R
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", ["first", "last"])
 def test_the_control_gives_its_model_away_and_model_perturbation_does_not(run_folder: Path, moment: str) -> None:
-    open_model, hidden = record(run_folder, "fedavg", moment), record(run_folder, "mp", moment)
+    open_model, hidden = record(run_folder, "fedsgd", moment), record(run_folder, "mp", moment)
     assert open_model.status == hidden.status == "ok"
     assert open_model.scores["fidelity"].value == 1.0
     assert open_model.scores["canonical_distance"].value == 0.0
@@ -70,12 +70,12 @@ def test_the_control_gives_its_model_away_and_model_perturbation_does_not(run_fo
 
 @pytest.mark.slow
 def test_an_attack_under_a_threat_that_it_does_not_name_is_skipped(run_folder: Path) -> None:
-    assert record(run_folder, "fedavg", "first", "server").status == "skipped"
+    assert record(run_folder, "fedsgd", "first", "server").status == "skipped"
 
 
 @pytest.mark.slow
 def test_the_errand_holds_nothing_of_a_hidden_model(run_folder: Path) -> None:
-    for defense, known in (("fedavg", True), ("mp", False)):
+    for defense, known in (("fedsgd", True), ("mp", False)):
         job = next(
             job
             for job in open_run(run_folder).jobs

@@ -26,7 +26,7 @@ from leakboard.attacks.base import (
 )
 from leakboard.core import registry
 from leakboard.core.errors import Unsupported
-from leakboard.defenses.fedavg import FedAvg
+from leakboard.defenses.fedsgd import FedSGD
 from leakboard.federation.party import Occasion
 from leakboard.federation.transcript import Observation
 from leakboard.federation.view import View
@@ -217,7 +217,7 @@ def attacked(kind: str, field: str, plugin: Path) -> Answer:
     registry.load_file(plugin)
     attack = cast(Attack, registry.create("attack", f"planted-{kind}", {"field": field}))
     task, portions = asked(kind, view)
-    knowledge = Knowledge(view, FedAvg(), images(2), seed=0)
+    knowledge = Knowledge(view, FedSGD(), images(2), seed=0)
     process, cage = open_cage()
     try:
         answer, _ = run_attack(Errand((str(plugin),), attack, knowledge, task, (), portions), cage)

@@ -97,7 +97,7 @@ def test_table_in_every_format(tiny_run: Path) -> None:
     assert len(json.dumps(tables, allow_nan=False)) > 0
     rows = list(csv.reader(io.StringIO(shown["csv"].out)))
     assert len(rows) > TINY_CELLS
-    assert any("fedavg" in row for row in rows)
+    assert any("fedsgd" in row for row in rows)
     lines = [line for line in shown["md"].out.splitlines() if line.startswith("|")]
     assert len(lines) > TINY_CELLS
     assert shown["latex"].out.count(r"\begin{tabular") == shown["latex"].out.count(r"\end{tabular") > 0
@@ -129,7 +129,7 @@ def test_report_writes_the_page(tiny_run: Path, tmp_path: Path) -> None:
     page = Path(outcome.out.removeprefix("page: ").strip())
     assert outcome.code == 0
     assert page == tiny_run / "report" / "index.html"
-    assert "fedavg" in page.read_text()
+    assert "fedsgd" in page.read_text()
 
 
 def test_show_prints_scores_and_pictures(tiny_run: Path) -> None:
@@ -139,7 +139,7 @@ def test_show_prints_scores_and_pictures(tiny_run: Path) -> None:
     outcome = call("show", path)
 
     assert outcome.code == 0
-    assert "inverting-gradients on fedavg" in outcome.out
+    assert "inverting-gradients on fedsgd" in outcome.out
     assert "status    ok" in outcome.out
     psnr = record.scores["psnr"].value
     assert psnr is not None
@@ -177,11 +177,11 @@ def test_dry_run_of_a_finished_run_says_that_it_is_there(tiny_suite: Path, tiny_
 @pytest.mark.parametrize(
     ("options", "defenses", "attacks"),
     [
-        ([], {"fedavg", "scaled"}, {"prior", "loss-threshold", "constant"}),
-        (["--defense", "scaled"], {"fedavg", "scaled"}, {"prior", "loss-threshold", "constant"}),
-        (["--defense", "fedavg"], {"fedavg"}, {"prior", "loss-threshold", "constant"}),
-        (["--attack", "constant"], {"fedavg", "scaled"}, {"constant"}),
-        (["--attack", "shadow", "prior"], {"fedavg", "scaled"}, {"shadow", "prior"}),
+        ([], {"fedsgd", "scaled"}, {"prior", "loss-threshold", "constant"}),
+        (["--defense", "scaled"], {"fedsgd", "scaled"}, {"prior", "loss-threshold", "constant"}),
+        (["--defense", "fedsgd"], {"fedsgd"}, {"prior", "loss-threshold", "constant"}),
+        (["--attack", "constant"], {"fedsgd", "scaled"}, {"constant"}),
+        (["--attack", "shadow", "prior"], {"fedsgd", "scaled"}, {"shadow", "prior"}),
     ],
 )
 def test_plugins_join_the_suite_and_filters_keep_the_control(

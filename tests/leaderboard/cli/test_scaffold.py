@@ -45,7 +45,7 @@ def test_a_plugin_that_draws_from_the_global_state_is_refused(
     [
         ("Noisy", "lower-case words joined by '-'"),
         ("../evil", "lower-case words joined by '-'"),
-        ("fedavg", "There is a defense 'fedavg' already"),
+        ("fedsgd", "There is a defense 'fedsgd' already"),
     ],
 )
 def test_bad_names_are_one_sentence(

@@ -37,7 +37,7 @@ from leakboard.leaderboard.records.record import Record
 from leakboard.suites.schema import load_suite
 from tests.leaderboard.runs import HANG, call, write_suite
 
-LONG = {"name": "fedavg", "label": "long", "training": {"rounds": 40}}
+LONG = {"name": "fedsgd", "label": "long", "training": {"rounds": 40}}
 PRIOR = {"name": "prior", "threats": ["server"]}
 
 
@@ -78,7 +78,7 @@ class Pretender(Executor):
 
 def make(folder: Path, **changes: Any) -> Plan:
     """A plan of two trainings, the second ten times as long, with two cells each."""
-    changes = {"defenses": ["fedavg", LONG], "attacks": [PRIOR], **changes}
+    changes = {"defenses": ["fedsgd", LONG], "attacks": [PRIOR], **changes}
     return make_plan(load_suite(str(write_suite(folder, **changes))), Options(folder / "run"))
 
 
@@ -102,8 +102,8 @@ def test_trainings_come_first_the_longest_before_all_and_each_once(tmp_path: Pat
     assert [(label(job), job.training.seed) for job in trainings] == [
         ("long", 0),
         ("long", 1),
-        ("fedavg", 0),
-        ("fedavg", 1),
+        ("fedsgd", 0),
+        ("fedsgd", 1),
     ]
     assert all(job.cell is None for job in trainings)
     assert sorted(job.key for job in cells) == sorted(job.key for job in plan.cells)
@@ -115,7 +115,7 @@ def test_the_first_job_does_not_wait_for_the_estimate_the_others_follow_it(tmp_p
     executor = Pretender()
     looks = iter([None, estimate(plan)])
     Engine(plan, executor, quiet).run(lambda: next(looks, None))
-    assert [label(job) for job in executor.started[:4]] == ["fedavg", "long", "long", "fedavg"]
+    assert [label(job) for job in executor.started[:4]] == ["fedsgd", "long", "long", "fedsgd"]
 
 
 def test_what_is_not_estimated_keeps_the_order_of_the_plan(tmp_path: Path) -> None:

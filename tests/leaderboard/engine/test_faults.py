@@ -76,7 +76,7 @@ class Disaster:
     heartbeat: Path
     outcome: Outcome
 
-    def record(self, attack: str, defense: str = "fedavg") -> Record:
+    def record(self, attack: str, defense: str = "fedsgd") -> Record:
         found = records(self.folder).values()
         return next(r for r in found if r.cell.attack.label == attack and r.cell.training.defense.label == defense)
 
@@ -147,7 +147,7 @@ def test_an_attack_that_raises_leaves_its_traceback(disaster: Disaster) -> None:
 @pytest.mark.slow
 def test_the_prints_of_an_attack_go_into_its_log(disaster: Disaster) -> None:
     assert "noise" not in disaster.outcome.out + disaster.outcome.err
-    logs = [log.read_text() for log in (disaster.folder / "logs").glob("*fedavg--chatty*")]
+    logs = [log.read_text() for log in (disaster.folder / "logs").glob("*fedsgd--chatty*")]
     assert [log.count("noise") for log in logs] == [500_000]
 
 
@@ -203,7 +203,7 @@ def test_only_failed_cells_are_retried_and_only_when_asked(disaster: Disaster, t
     shutil.copytree(disaster.folder, folder)
     # the filter leaves out the attack that sleeps; keys of cells do not depend on the rest of the suite
     same = ["run", "--suite", disaster.suite, "--out", folder, "--plugin", *disaster.plugins]
-    same += ["--attack", "prior", "raises", "unsupported", "--defense", "fedavg"]
+    same += ["--attack", "prior", "raises", "unsupported", "--defense", "fedsgd"]
     before = stamps(folder, "records/*")
 
     kept = call(*same)
@@ -242,7 +242,7 @@ def test_an_unruly_defense_spoils_its_own_row_alone(tmp_path: Path) -> None:
     assert "Traceback" not in outcome.out + outcome.err
     assert "noise" not in outcome.out + outcome.err
     found = records(tmp_path / "run").values()
-    assert {r.status for r in found if r.cell.training.defense.label == "fedavg"} == {"ok"}
+    assert {r.status for r in found if r.cell.training.defense.label == "fedsgd"} == {"ok"}
     mine = [r for r in found if r.cell.training.defense.label == "unruly"]
     assert len(mine) == 2
     assert all(r.training is not None and r.training.diverged for r in mine)
@@ -252,7 +252,7 @@ def test_an_unruly_defense_spoils_its_own_row_alone(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_damaged_training_costs_its_own_cells(tmp_path: Path) -> None:
     attacks = [{"name": "prior", "threats": ["server"]}]
-    defenses = ["fedavg", {"name": "fedavg", "label": "other", "training": {"learning_rate": 0.05}}]
+    defenses = ["fedsgd", {"name": "fedsgd", "label": "other", "training": {"learning_rate": 0.05}}]
     suite = write_suite(tmp_path, attacks=attacks, defenses=defenses, observe={"rounds": ["first"], "targets": 2})
     same = ["run", "--suite", suite, "--out", tmp_path / "run"]
     assert call(*same).code == 0
@@ -266,7 +266,7 @@ def test_a_damaged_training_costs_its_own_cells(tmp_path: Path) -> None:
     assert outcome.code == 1
     assert "Traceback" not in outcome.err
     found = {record.cell.training.defense.label: record.status for record in records(tmp_path / "run").values()}
-    assert found == {"fedavg": "ok", "other": "crashed"}
+    assert found == {"fedsgd": "ok", "other": "crashed"}
 
 
 @pytest.mark.slow
@@ -322,8 +322,8 @@ def test_a_job_out_of_memory_is_told_and_the_others_go_on(tmp_path: Path) -> Non
     found = {(r.cell.training.defense.label, r.cell.attack.label): r for r in records(tmp_path / "run").values()}
     told = "it took more than its 2 GiB of memory"
     assert {cell: (record.status, record.reason) for cell, record in found.items()} == {
-        ("fedavg", "prior"): ("ok", ""),
-        ("fedavg", "hungry"): ("crashed", told),
+        ("fedsgd", "prior"): ("ok", ""),
+        ("fedsgd", "hungry"): ("crashed", told),
         ("greedy", "prior"): ("failed", f"its training failed: {told}"),
         ("greedy", "hungry"): ("failed", f"its training failed: {told}"),
     }

@@ -96,7 +96,7 @@ def test_a_changed_attack_recomputes_its_own_cells(workshop: Workshop) -> None:
     workshop.write_attack("-1.0")
     outcome = workshop.run()
 
-    assert changed(keys, workshop.keys()) == {("fedavg", "constant"), ("scaled", "constant")}
+    assert changed(keys, workshop.keys()) == {("fedsgd", "constant"), ("scaled", "constant")}
     assert "4 cells, 2 already there" in outcome.began
     assert workshop.trainings() == trainings
     now = stamps(workshop.run_folder, "records/*")

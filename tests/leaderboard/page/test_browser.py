@@ -154,9 +154,9 @@ def test_search_and_filters_leave_what_fits(visit: Callable[..., Page], calm: st
     page = visit(calm)
     records = page.locator("details.record:not([hidden])")
     everything = records.count()
-    page.get_by_label("Search").fill("fedavg prior")
+    page.get_by_label("Search").fill("fedsgd prior")
     assert 0 < records.count() < everything
-    assert all("fedavg" in text and "prior" in text for text in records.locator("summary").all_inner_texts())
+    assert all("fedsgd" in text and "prior" in text for text in records.locator("summary").all_inner_texts())
     assert page.locator(".card:visible").count() == 1
     assert " of " in page.locator("#matches").inner_text()
     page.get_by_label("Search").press("Escape")

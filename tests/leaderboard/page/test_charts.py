@@ -26,21 +26,21 @@ from tests.leaderboard.synthetic import audit, extraction, membership
 def a_run(name: str = "mp-dp") -> list[Record]:
     """Every goal, a control, a defense that an adaptive attack breaks, and one that does not train."""
     return [
-        *defended("fedavg", 9),
+        *defended("fedsgd", 9),
         *defended(name, 1),
         knowing(name, 7),
         *defended("noise", 0, accuracy=0.3),
-        attacked("fedavg", 3),
+        attacked("fedsgd", 3),
         attacked(name, 0.5),
-        stolen("fedavg", 1),
+        stolen("fedsgd", 1),
         stolen(name, 0.5),
-        audit("fedavg", audited=6.0, details={"ceiling": 6.5, "trials": 2000}),
+        audit("fedsgd", audited=6.0, details={"ceiling": 6.5, "trials": 2000}),
         audit(name, audited=5.0),
     ]
 
 
 def boards(records: list[Record]) -> list[Board]:
-    return ranking_boards(records, "fedavg", 0.9)
+    return ranking_boards(records, "fedsgd", 0.9)
 
 
 def write(folder: Path, records: list[Record]) -> Page:
@@ -62,16 +62,16 @@ def test_the_trade_off_shows_the_worst_case_the_plain_one_and_the_front() -> Non
     assert isinstance(chart, TradeOff)
     (plane,) = chart.planes
     spots = {spot.defense: spot for spot in plane.spots}
-    assert {name: spot.ranked for name, spot in spots.items()} == {"fedavg": True, "mp-dp": True, "noise": False}
+    assert {name: spot.ranked for name, spot in spots.items()} == {"fedsgd": True, "mp-dp": True, "noise": False}
     assert not spots["noise"].front  # it leaks nothing, but noise alone must not win
     assert spots["mp-dp"].plain is not None
-    assert spots["fedavg"].plain is None  # its worst attack is the plain one
+    assert spots["fedsgd"].plain is None  # its worst attack is the plain one
     assert all(spot.harm.low is not None and spot.accuracy.low is not None for spot in plane.spots)
 
 
 def test_the_matrix_has_a_column_a_threat_and_no_colour_where_nothing_is_ranked() -> None:
     records = [r for r in a_run() if r.cell.goal != "membership"]
-    records += [gapped("fedavg", 3, 0.9, 0.9), gapped("mp-dp", 3, 0.9, 0.9)]
+    records += [gapped("fedsgd", 3, 0.9, 0.9), gapped("mp-dp", 3, 0.9, 0.9)]
     (chart,) = [chart for chart in charts(boards(records)) if isinstance(chart, Matrix)]
     assert [column.split("\n")[0] for column in chart.columns] == [
         "reconstruction",
@@ -81,8 +81,8 @@ def test_the_matrix_has_a_column_a_threat_and_no_colour_where_nothing_is_ranked(
     ]
     rows = dict(zip(chart.rows, chart.colour, strict=True))
     assert np.isnan([row[1] for row in rows.values()]).all()
-    assert rows["fedavg"][2] == 1
-    assert rows["fedavg"][3] == pytest.approx(np.tanh(3))
+    assert rows["fedsgd"][2] == 1
+    assert rows["fedsgd"][3] == pytest.approx(np.tanh(3))
     assert np.isnan(rows["noise"][2])  # not attacked
     assert chart.text[chart.rows.index("noise")][2] == "–"
 
@@ -91,7 +91,7 @@ def test_budgets_carry_the_verdict() -> None:
     (chart,) = [chart for chart in charts(boards(a_run())) if isinstance(chart, Budgets)]
     found = {budget.defense: budget for budget in chart.budgets}
     assert found["mp-dp"][1:] == (3.0, 40.0, 5.0, 6.5, True)
-    assert found["fedavg"][1:] == (None, None, 6.0, 6.5, False)
+    assert found["fedsgd"][1:] == (None, None, 6.0, 6.5, False)
 
 
 def test_the_roc_agrees_with_the_metric_at_every_level() -> None:
@@ -108,20 +108,20 @@ def test_the_roc_agrees_with_the_metric_at_every_level() -> None:
 def test_the_band_of_several_seeds_runs_from_the_least_to_the_largest() -> None:
     perfect, useless = [3.0, 2.0, 1.0, 0.0], [0.0, 1.0, 2.0, 3.0]
     records = [membership(scores=scores, seed=seed) for seed, scores in enumerate((perfect, useless))]
-    line = roc_line("fedavg", gather(records)[0], plain=False)
+    line = roc_line("fedsgd", gather(records)[0], plain=False)
     assert line is not None
     assert (line.fpr[0], line.low[0], line.tpr[0], line.high[0]) == (0.5, 0.0, 0.5, 1.0)
 
 
 def test_the_band_of_one_seed_is_that_of_resamples_and_the_caption_says_which() -> None:
-    line = roc_line("fedavg", gather([attacked("fedavg", 1)])[0], plain=False)
+    line = roc_line("fedsgd", gather([attacked("fedsgd", 1)])[0], plain=False)
     assert line is not None
     assert (line.low <= line.high).all()
     assert (line.high - line.low).max() > 0.05
     inside = (line.low <= line.tpr + 1e-12) & (line.tpr <= line.high + 1e-12)
     assert inside.mean() > 0.9
-    one = charts(boards([attacked("fedavg", 3)]))[-1]
-    more = charts(boards([attacked("fedavg", 3), membership(seed=1)]))[-1]
+    one = charts(boards([attacked("fedsgd", 3)]))[-1]
+    more = charts(boards([attacked("fedsgd", 3), membership(seed=1)]))[-1]
     assert isinstance(one, Roc)
     assert "of one seed, the band the central 95 %" in one.caption
     assert "the mean over 2 seeds, the band from the least to the largest" in more.caption
@@ -129,8 +129,8 @@ def test_the_band_of_one_seed_is_that_of_resamples_and_the_caption_says_which() 
 
 
 def test_the_roc_is_of_the_reported_half_with_the_plain_attack_dashed() -> None:
-    adaptive = membership("fedavg", "strip", [9.0 * m for m in (1, 0) * 100], [True, False] * 100, adaptive=True)
-    (board,) = boards([attacked("fedavg", 1), adaptive])
+    adaptive = membership("fedsgd", "strip", [9.0 * m for m in (1, 0) * 100], [True, False] * 100, adaptive=True)
+    (board,) = boards([attacked("fedsgd", 1), adaptive])
     chart = charts([board])[-1]
     assert isinstance(chart, Roc)
     assert [(line.attack, line.plain) for line in chart.lines] == [("strip", False), ("shadow", True)]
@@ -158,11 +158,11 @@ def test_the_same_records_give_the_same_files_and_nothing_of_an_earlier_page_sta
     def files() -> dict[str, bytes]:
         return {path.name: path.read_bytes() for path in (tmp_path / "figures").glob("*.svg")}
 
-    write(tmp_path, [audit("fedavg")])
+    write(tmp_path, [audit("fedsgd")])
     first = files()
     write(tmp_path, [extraction()])
     assert {name.split("-")[1] for name in files()} == {"trade", "threats", "phases"}
-    write(tmp_path, [audit("fedavg")])
+    write(tmp_path, [audit("fedsgd")])
     assert files() == first
 
 

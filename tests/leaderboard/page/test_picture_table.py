@@ -47,7 +47,7 @@ def shades(panel: Panel) -> list[int]:
 
 
 TRUTH = grey(0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
-BASE = {"fedavg": 20, "mp": 80}  # shades, of 255
+BASE = {"fedsgd": 20, "mp": 80}  # shades, of 255
 STEP = {"inverting-gradients": 0, "gifd": 3, "prior-mean": 6}
 
 
@@ -73,10 +73,10 @@ def only(records: list[Record]) -> PictureTable:
 def test_every_cell_shows_the_first_targets_of_its_own_attack_and_defense() -> None:
     # the last targets score best by far, and the prior comes first in the run
     scores = [1.0, 2.0, 3.0, 4.0, 50.0, 60.0]
-    records = [reconstruction(d, a, scores) for d in ("mp", "fedavg") for a in ("prior-mean", "gifd")]
+    records = [reconstruction(d, a, scores) for d in ("mp", "fedsgd") for a in ("prior-mean", "gifd")]
     table = only(records)
     assert table.columns == ("original", "gifd", "prior-mean")
-    assert [name for name, _ in table.rows] == ["mp", "fedavg"]
+    assert [name for name, _ in table.rows] == ["mp", "fedsgd"]
     for defense, (original, *panels) in table.rows:
         assert shades(original) == [0, 51, 102, 153]
         assert [shades(panel) for panel in panels] == [expected(defense, a) for a in ("gifd", "prior-mean")]
@@ -98,12 +98,12 @@ def test_values_outside_are_clamped_and_colours_kept() -> None:
 @pytest.mark.parametrize("status", ["failed", "timeout", "crashed", "skipped"])
 def test_what_is_missing_says_why(status: str) -> None:
     records = [
-        reconstruction("fedavg"),
-        reconstruction("fedavg", "gifd", status=status),  # type: ignore[arg-type]
+        reconstruction("fedsgd"),
+        reconstruction("fedsgd", "gifd", status=status),  # type: ignore[arg-type]
         reconstruction("mp", status=status),  # type: ignore[arg-type]
     ]
     (_, (_, worked, broken)), (_, (original, lost, absent)) = only(records).rows
-    assert shades(worked) == expected("fedavg", "inverting-gradients")
+    assert shades(worked) == expected("fedsgd", "inverting-gradients")
     assert broken == Panel(None, f"{status}: broken")
     assert shades(original) == [0, 51, 102, 153]  # those of the other defense: all are attacked on the same
     assert lost == Panel(None, f"{status}: broken")
@@ -113,7 +113,7 @@ def test_what_is_missing_says_why(status: str) -> None:
 def test_what_was_not_kept_is_told() -> None:
     (table,) = picture_tables([reconstruction()], lambda _: None, lambda _: None)
     assert table.rows == (
-        ("fedavg", (Panel(None, "the data is not on this machine"), Panel(None, "11.0 dB; no images were kept"))),
+        ("fedsgd", (Panel(None, "the data is not on this machine"), Panel(None, "11.0 dB; no images were kept"))),
     )
     empty = picture_tables([reconstruction()], truth, lambda _: TRUTH[:0])[0].rows[0][1][1]
     assert empty == Panel(None, "11.0 dB; no images were kept")
@@ -122,7 +122,7 @@ def test_what_was_not_kept_is_told() -> None:
 def test_there_is_one_table_a_round_of_the_first_seed_and_none_without_reconstructions() -> None:
     records = [
         reconstruction(d, psnr=[10.0 + seed], moment=moment, seed=seed)
-        for d in ("fedavg", "mp")
+        for d in ("fedsgd", "mp")
         for seed in (7, 3)
         for moment in ("first", "last")
     ]
@@ -142,11 +142,11 @@ def test_an_attack_that_was_told_the_labels_says_so() -> None:
 
 
 def test_the_drawing_has_the_tiles_in_the_order_of_the_table() -> None:
-    content, width, height = draw(only([reconstruction("fedavg"), reconstruction("mp", status="failed")]))
+    content, width, height = draw(only([reconstruction("fedsgd"), reconstruction("mp", status="failed")]))
     paper = np.asarray(Image.open(io.BytesIO(content)).convert("RGB"))
     assert paper.shape == (pytest.approx(height * DPI, abs=1), pytest.approx(width * DPI, abs=1), 3)
     # The line through the middle of a row's tiles crosses their shades one after the other, left to right.
-    wanted = [0, 51, 102, 153, *expected("fedavg", "inverting-gradients")]
+    wanted = [0, 51, 102, 153, *expected("fedsgd", "inverting-gradients")]
     lines = [[int(v) for v, n in _runs(line[:, 0]) if n > DPI / 4 and v < 255] for line in paper]
     assert wanted in lines
     assert wanted[:4] in lines  # the failed row: the originals alone

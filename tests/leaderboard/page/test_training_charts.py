@@ -38,7 +38,7 @@ def charts_of(records: list[Record], kind: type[Chart]) -> list[Any]:
     return [chart for chart in training_charts(boards(records), records) if isinstance(chart, kind)]
 
 
-CONTROL = reconstruction("fedavg", "prior", accuracy=0.95)
+CONTROL = reconstruction("fedsgd", "prior", accuracy=0.95)
 
 
 def test_accuracy_against_budget_is_a_line_a_defense_with_intervals() -> None:
@@ -49,7 +49,7 @@ def test_accuracy_against_budget_is_a_line_a_defense_with_intervals() -> None:
     assert [point.epsilon for point in points] == [1, 10, 100]
     assert [point.accuracy.value for point in points] == pytest.approx([30, 80, 90])
     assert all(point.accuracy.low < point.accuracy.value < point.accuracy.high for point in points)
-    assert (chart.control, chart.level.value) == ("fedavg", pytest.approx(95))
+    assert (chart.control, chart.level.value) == ("fedsgd", pytest.approx(95))
     assert "mp-dp: 30.0 % at ε = 1, 80.0 % at ε = 10" in chart.description
 
 

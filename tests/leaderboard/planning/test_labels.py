@@ -23,20 +23,20 @@ V1, FORMULA = "mp-dp (V1)", "mp-dp (paper's formula)"
 
 
 def test_tables_of_every_format_show_such_labels() -> None:
-    table = only_table([*defended("fedavg", 9), *defended(V1, 5), *defended(FORMULA, 1)])
-    assert ranking(table) == {FORMULA: 1, V1: 2, "fedavg": 3}
+    table = only_table([*defended("fedsgd", 9), *defended(V1, 5), *defended(FORMULA, 1)])
+    assert ranking(table) == {FORMULA: 1, V1: 2, "fedsgd": 3}
     assert V1 in to_terminal(table)
     assert FORMULA in to_terminal(table)
     assert FORMULA in to_markdown(table)
     assert "mp-dp (paper&#x27;s formula)" in to_html(table)
     assert FORMULA in to_latex(table)
-    assert [line["defense"] for line in csv.DictReader(io.StringIO(to_csv([table])))] == [FORMULA, V1, "fedavg"]
+    assert [line["defense"] for line in csv.DictReader(io.StringIO(to_csv([table])))] == [FORMULA, V1, "fedsgd"]
 
 
 def test_files_of_such_labels_have_names_that_no_shell_stumbles_over(tmp_path: Path) -> None:
     found: list[Record] = a_run(FORMULA)
     assert all(re.fullmatch(r"[\w.+@-]+", record.cell.slug) for record in found)
-    boards = ranking_boards(found, "fedavg", 0.9)
+    boards = ranking_boards(found, "fedsgd", 0.9)
     assert FORMULA in [card.label for card in cards(boards, found, {})]
     drawn = save_charts(tmp_path, [*charts(boards), *training_charts(boards, found)])
     assert drawn
@@ -45,7 +45,7 @@ def test_files_of_such_labels_have_names_that_no_shell_stumbles_over(tmp_path: P
 
 @pytest.mark.slow
 def test_a_run_with_such_labels_can_be_cut_down_tabled_and_shown(tmp_path: Path) -> None:
-    rows = ["fedavg", {"name": "fedavg", "label": V1}, {"name": "fedavg", "label": FORMULA}]
+    rows = ["fedsgd", {"name": "fedsgd", "label": V1}, {"name": "fedsgd", "label": FORMULA}]
     attacks = [{"name": "loss-threshold", "label": "loss (raw)", "threats": ["client"]}]
     suite, folder = write_suite(tmp_path, defenses=rows, attacks=attacks), tmp_path / "run"
     ran = call("run", "--suite", suite, "--out", folder, "--defense", V1, "--workers", 1)

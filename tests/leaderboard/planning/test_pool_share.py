@@ -57,7 +57,7 @@ def test_the_candidates_hold_that_share_of_the_batch(found: tuple[Path, dict[str
 
 @pytest.mark.slow
 def test_half_a_batch_is_told_from_others(found: tuple[Path, dict[str, Record]]) -> None:
-    """The clean gradient of fedavg; a coin passes in 0.1 % of all seeds (Mann-Whitney: sd 0.053 with 32 and 287)."""
+    """The clean gradient of fedsgd; a coin passes in 0.1 % of all seeds (Mann-Whitney: sd 0.053 with 32 and 287)."""
     value = found[1]["half"].scores["auc"].value
     assert value is not None
     assert value > 0.5 + 3.1 * 0.053
@@ -108,7 +108,7 @@ def test_shares_are_never_ranked_together() -> None:
     cell = part.cell.model_copy(update={"pool_share": 0.1})
     part = part.model_copy(update={"cell": cell, "key": "another"})
     assert place_of(whole) != place_of(part)
-    first, second = ranking_tables([whole, part], "fedavg", 0.9)
+    first, second = ranking_tables([whole, part], "fedsgd", 0.9)
     assert first.rows[0].cells["auc"].value == 1.0
     assert second.rows[0].cells["auc"].value == 0.5
     assert "10 % of the batch among the candidates" in second.title

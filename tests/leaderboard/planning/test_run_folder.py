@@ -36,7 +36,7 @@ def test_a_view_is_that_of_its_threat(tiny_run: Path, threat: str, parties: tupl
     assert view.parties == parties
     assert set(view.secrets) == set(parties)
     assert set(view.holdings) == holders
-    assert view.public.defense == "fedavg"
+    assert view.public.defense == "fedsgd"
     messages = [message for observation in view.observations for message in observation.messages]
     assert messages
     assert all({message.sender, message.receiver} & set(parties) for message in messages)
@@ -50,8 +50,8 @@ def test_a_client_holds_its_own_shard(tiny_run: Path) -> None:
 
 
 def test_a_view_of_something_else_is_refused(tiny_run: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="did you mean 'fedavg'"):
-        load_view(tiny_run, "server", defense="fedagv")
+    with pytest.raises(UserError, match="did you mean 'fedsgd'"):
+        load_view(tiny_run, "server", defense="fedsdg")
     with pytest.raises(UserError, match="seed 7"):
         load_view(tiny_run, "server", seed=7)
     with pytest.raises(UserError, match="There is no threat"):

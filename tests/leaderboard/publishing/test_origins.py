@@ -64,7 +64,7 @@ def made_with(commit: str | None, modules: dict[str, str]) -> Record:
     """A record whose key names these modules."""
     stated = provenance.provenance("cpu", "0" * 64).model_copy(update={"commit": commit, "dirty": False})
     ingredients = {"answer": {"modules": modules}, "metrics": {}, "training": {"modules": {}}}
-    return membership("fedavg", "lira").model_copy(update={"provenance": stated, "ingredients": ingredients})
+    return membership("fedsgd", "lira").model_copy(update={"provenance": stated, "ingredients": ingredients})
 
 
 def digest_of(path: Path) -> str:
@@ -248,8 +248,8 @@ def test_texts_that_no_record_needs_make_way(tmp_path: Path) -> None:
 
 def board(folder: Path, note: str) -> Path:
     (folder).mkdir()
-    (folder / "published.json").write_text(json.dumps({"suite": "tiny", "control": "fedavg", "utility_gate": 0.9}))
-    (folder / "0.json").write_text(membership("fedavg", "lira").to_json())
+    (folder / "published.json").write_text(json.dumps({"suite": "tiny", "control": "fedsgd", "utility_gate": 0.9}))
+    (folder / "0.json").write_text(membership("fedsgd", "lira").to_json())
     (folder / NOTE_FILE).write_text(note)
     return folder
 
@@ -277,11 +277,11 @@ def test_a_note_stands_before_everything_else(tmp_path: Path, monkeypatch: pytes
 
 def test_a_note_goes_when_its_last_record_is_replaced(tmp_path: Path) -> None:
     folder = board(tmp_path / "tiny", "Made before issue 17.")
-    fresh = membership("fedavg", "lira", seed=1)
+    fresh = membership("fedsgd", "lira", seed=1)
     (folder / "1.json").write_text(fresh.to_json())
     make_way(folder, {"1.json": fresh})
     assert (folder / NOTE_FILE).exists()  # the other seed is still the old one
-    again = membership("fedavg", "lira").model_copy(update={"key": "new"})
+    again = membership("fedsgd", "lira").model_copy(update={"key": "new"})
     (folder / "2.json").write_text(again.to_json())
     make_way(folder, {"1.json": fresh, "2.json": again})
     assert not (folder / NOTE_FILE).exists()
@@ -295,6 +295,6 @@ def test_a_board_without_a_note_says_nothing(tmp_path: Path) -> None:
 
 
 def test_modules_of_nonsense_are_none() -> None:
-    record = membership("fedavg", "lira")
+    record = membership("fedsgd", "lira")
     for nonsense in ({}, {"metrics": 3, "training": [], "answer": {"modules": "x"}}):
         assert list(modules_of(record.model_copy(update={"ingredients": nonsense}))) == []

@@ -222,7 +222,7 @@ def test_an_unfinished_run_is_not_published(tiny_run: Path, tmp_path: Path, caps
 
 def test_no_path_stays_in_what_a_record_says() -> None:
     reason = "The LPIPS weights in /home/me/My.d/alex.pth cannot be read (OSError: '/mnt/x/y'), see docs/metrics.md."
-    made = membership("fedavg", "lira").model_copy(
+    made = membership("fedsgd", "lira").model_copy(
         update={
             "reason": reason,
             "flags": ["stopped: read ~/data/a.npz", "1/2 of https://example.org/a/b"],
@@ -238,7 +238,7 @@ def test_no_path_stays_in_what_a_record_says() -> None:
 
 def folder_of(to: Path, *made: Record) -> Path:
     """A folder of published records made by hand."""
-    given = {"suite": "tiny", "control": "fedavg", "utility_gate": 0.9}
+    given = {"suite": "tiny", "control": "fedsgd", "utility_gate": 0.9}
     write_text(to / PUBLISHED_FILE, json.dumps(given))
     for number, record in enumerate(made):
         write_text(to / f"{number}.json", record.to_json())
@@ -248,7 +248,7 @@ def folder_of(to: Path, *made: Record) -> Path:
 def test_records_that_no_table_can_be_made_of_are_one_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked, rebuilt = membership("fedavg", "lira"), reconstruction("fedavg", "prior", [1.0, 2.0])
+    asked, rebuilt = membership("fedsgd", "lira"), reconstruction("fedsgd", "prior", [1.0, 2.0])
     assert main(["table", "--out", str(folder_of(tmp_path / "good", asked, rebuilt))]) == 0
     assert "Records: 2 self-reported, 0 verified, 0 older code." in capsys.readouterr().err
     other_goal = asked.model_copy(update={"cell": asked.cell.model_copy(update={"goal": "theft"})})
@@ -267,9 +267,9 @@ def test_records_that_no_table_can_be_made_of_are_one_sentence(
 
 
 def test_records_of_older_code_make_way_for_those_of_the_same_cell(tmp_path: Path) -> None:
-    fresh = reconstruction("fedavg", "prior", [1.0]).model_copy(update={"reconstructions": "new.safetensors"})
+    fresh = reconstruction("fedsgd", "prior", [1.0]).model_copy(update={"reconstructions": "new.safetensors"})
     older = fresh.model_copy(update={"key": "older", "reconstructions": "old.safetensors"})
-    stranger = reconstruction("fedavg", "prior", [1.0], seed=7)  # another seed: somebody else's
+    stranger = reconstruction("fedsgd", "prior", [1.0], seed=7)  # another seed: somebody else's
     folder_of(tmp_path, fresh, older, stranger)
     for name in ("1.verified", "old.safetensors", "new.safetensors"):
         (tmp_path / name).touch()

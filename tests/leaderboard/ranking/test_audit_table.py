@@ -91,7 +91,7 @@ def test_separated_worlds_have_no_upper_end() -> None:
 def test_a_card_says_that_a_claim_held_with_the_power_and_never_where_the_estimate_exceeds_it(
     times: int, verdict: str
 ) -> None:
-    found = card([audit("fedavg"), scored(mu=times * gaussian_mu(3.0))], "mp-dp")
+    found = card([audit("fedsgd"), scored(mu=times * gaussian_mu(3.0))], "mp-dp")
     (finding,) = found.findings
     assert finding.verdict == verdict
     assert ("power" in finding.why) == (verdict == HELD)

@@ -91,8 +91,8 @@ def test_an_interval_of_images_that_fall_together_is_wider_than_of_independent_o
             reconstruction(psnr=psnr, identified=hits, batch_size=SIZE),
             reconstruction(attack="prior", psnr=floor, batch_size=SIZE),
         ]
-        (table,) = ranking_tables(records, "fedavg", 0.9)
-        cell = row_of(table, "fedavg").cells["identified"]
+        (table,) = ranking_tables(records, "fedsgd", 0.9)
+        cell = row_of(table, "fedsgd").cells["identified"]
         assert cell.low is not None
         assert cell.high is not None
         widths.append(cell.high - cell.low)
@@ -160,15 +160,15 @@ def test_one_batch_does_not_tell_two_defenses_apart() -> None:
     none = [0.0] * (BATCHES * size)
     floor = spread([5.0] * BATCHES, size)
     records = []
-    for defense, hits in (("fedavg", lost), ("a", one), ("b", none)):
+    for defense, hits in (("fedsgd", lost), ("a", one), ("b", none)):
         psnr = [30.0 if hit else 5.0 for hit in hits]
         records += [
             reconstruction(defense, psnr=psnr, identified=hits, batch_size=size),
             reconstruction(defense, attack="prior", psnr=floor, batch_size=size),
         ]
-    (table,) = ranking_tables(records, "fedavg", 0.9)
-    rank = {name: row_of(table, name).cells["rank"].value for name in ("fedavg", "a", "b")}
-    assert rank == {"a": 1, "b": 1, "fedavg": 3}
+    (table,) = ranking_tables(records, "fedsgd", 0.9)
+    rank = {name: row_of(table, name).cells["rank"].value for name in ("fedsgd", "a", "b")}
+    assert rank == {"a": 1, "b": 1, "fedsgd": 3}
 
 
 # --- tables -------------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ def everything() -> list[Record]:
     records = []
     for size, found in ((4, 12.0), (1, 30.0)):
         noise = [found + 0.1 * i for i in range(BATCHES)]
-        for defense in ("fedavg", "a"):
+        for defense in ("fedsgd", "a"):
             records += [
                 reconstruction(defense, psnr=spread(noise, size), batch_size=size),
                 reconstruction(defense, attack="prior", psnr=spread([5.0] * BATCHES, size), batch_size=size),
@@ -187,18 +187,18 @@ def everything() -> list[Record]:
 
 
 def test_one_table_per_batch_size_the_smallest_first_and_each_names_it() -> None:
-    first, second = ranking_tables(everything(), "fedavg", 0.9)
+    first, second = ranking_tables(everything(), "fedsgd", 0.9)
     assert first.title == "Reconstruction, digits, threat server, first round, batch size 1"
     assert second.title == "Reconstruction, digits, threat server, first round, batch size 4"
     assert first.caption.startswith("Batch size 1: 1 record per gradient. Scores are over the ")
     assert second.caption.startswith("Batch size 4: 4 records per gradient. Scores are over the ")
     assert second.caption.endswith("over the 4 of 8 batches of 4 targets on which the attack was not chosen.")
-    assert row_of(first, "fedavg").cells["psnr"].value == pytest.approx(30.35, abs=0.2)
-    assert row_of(second, "fedavg").cells["psnr"].value == pytest.approx(12.35, abs=0.2)
+    assert row_of(first, "fedsgd").cells["psnr"].value == pytest.approx(30.35, abs=0.2)
+    assert row_of(second, "fedsgd").cells["psnr"].value == pytest.approx(12.35, abs=0.2)
 
 
 def test_cards_and_figures_show_the_smallest_batch_size() -> None:
-    boards = ranking_boards(everything(), "fedavg", 0.9)
+    boards = ranking_boards(everything(), "fedsgd", 0.9)
     assert [board.place.batch_size for board in boards] == [1, 4]
     assert [board.place.batch_size for board in smallest_batches(boards)] == [1]
 

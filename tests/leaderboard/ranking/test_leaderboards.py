@@ -32,7 +32,7 @@ def defended(
 
 
 def only_table(records: list[Record], gate: float = 0.9) -> Table:
-    (table,) = ranking_tables(records, "fedavg", gate)
+    (table,) = ranking_tables(records, "fedsgd", gate)
     return table
 
 
@@ -45,9 +45,9 @@ def ranking(table: Table) -> dict[str, object]:
 
 
 def test_a_ranking_orders_by_harm_and_shares_ranks() -> None:
-    table = only_table([*defended("fedavg", 9), *defended("weak", 5), *defended("twin", 5), *defended("strong", 1)])
-    assert ranking(table) == {"strong": 1, "weak": 2, "twin": 2, "fedavg": 4}
-    assert list(rows(table)) in (["strong", "weak", "twin", "fedavg"], ["strong", "twin", "weak", "fedavg"])
+    table = only_table([*defended("fedsgd", 9), *defended("weak", 5), *defended("twin", 5), *defended("strong", 1)])
+    assert ranking(table) == {"strong": 1, "weak": 2, "twin": 2, "fedsgd": 4}
+    assert list(rows(table)) in (["strong", "weak", "twin", "fedsgd"], ["strong", "twin", "weak", "fedsgd"])
     assert rows(table)["weak"].cells["excess"].value == pytest.approx(5)
     assert rows(table)["weak"].cells["attack"].value == "inverting-gradients"
 
@@ -57,8 +57,8 @@ def test_identified_comes_before_psnr() -> None:
         reconstruction("sharp", "prior", PRIOR),
         reconstruction("sharp", "inverting-gradients", plus(1), identified=[1.0] * TARGETS),
     ]
-    table = only_table([*defended("fedavg", 9), *blurred])
-    assert ranking(table) == {"fedavg": 1, "sharp": 2}
+    table = only_table([*defended("fedsgd", 9), *blurred])
+    assert ranking(table) == {"fedsgd": 1, "sharp": 2}
     assert rows(table)["sharp"].cells["identified"].value == 100
 
 
@@ -67,11 +67,11 @@ def test_what_touches_the_prior_is_printed_so_and_ties() -> None:
         reconstruction("noisy", "prior", PRIOR),
         reconstruction("noisy", "inverting-gradients", [v + (3 if i % 2 else -2.9) for i, v in enumerate(PRIOR)]),
     ]
-    table = only_table([*defended("fedavg", 9), *noisy, *defended("none", 0)])
+    table = only_table([*defended("fedsgd", 9), *noisy, *defended("none", 0)])
     assert rows(table)["none"].cells["excess"].text == "≤ prior"
     assert rows(table)["noisy"].cells["excess"].text == "≤ prior"
-    assert rows(table)["fedavg"].cells["excess"].text is None
-    assert ranking(table) == {"none": 1, "noisy": 1, "fedavg": 3}
+    assert rows(table)["fedsgd"].cells["excess"].text is None
+    assert ranking(table) == {"none": 1, "noisy": 1, "fedsgd": 3}
 
 
 def test_images_that_are_told_from_all_decoys_are_more_than_the_prior() -> None:
@@ -80,12 +80,12 @@ def test_images_that_are_told_from_all_decoys_are_more_than_the_prior() -> None:
         reconstruction("seen", "prior", PRIOR),
         reconstruction("seen", "inverting-gradients", around, identified=[1.0] * TARGETS),
     ]
-    table = only_table([*defended("fedavg", 9), *seen, *defended("none", 0)])
+    table = only_table([*defended("fedsgd", 9), *seen, *defended("none", 0)])
     cell = rows(table)["seen"].cells["excess"]
     assert cell.text is None
     assert cell.low is not None
     assert cell.low < 0
-    assert ranking(table) == {"none": 1, "fedavg": 2, "seen": 3}
+    assert ranking(table) == {"none": 1, "fedsgd": 2, "seen": 3}
 
 
 def test_who_identifies_below_the_prior_is_no_better_than_who_gets_nothing() -> None:
@@ -94,10 +94,10 @@ def test_who_identifies_below_the_prior_is_no_better_than_who_gets_nothing() -> 
         reconstruction("seen", "prior", PRIOR),
         reconstruction("seen", "inverting-gradients", below, identified=[1.0, 0.0] * (TARGETS // 2)),
     ]
-    table = only_table([*defended("fedavg", 9), *seen, *defended("none", 0)])
+    table = only_table([*defended("fedsgd", 9), *seen, *defended("none", 0)])
     assert rows(table)["seen"].cells["identified"].value
     assert rows(table)["seen"].cells["excess"].text == "≤ prior"
-    assert ranking(table) == {"none": 1, "seen": 1, "fedavg": 3}
+    assert ranking(table) == {"none": 1, "seen": 1, "fedsgd": 3}
 
 
 def test_all_identified_is_worse_than_none_whatever_the_psnr() -> None:
@@ -105,7 +105,7 @@ def test_all_identified_is_worse_than_none_whatever_the_psnr() -> None:
         reconstruction("seen", "prior", PRIOR),
         reconstruction("seen", "inverting-gradients", plus(-2), identified=[1.0] * TARGETS),
     ]
-    table = only_table([*defended("fedavg", 9), *seen, *defended("none", 0)])
+    table = only_table([*defended("fedsgd", 9), *seen, *defended("none", 0)])
     assert ranking(table)["none"] == 1
     assert ranking(table)["seen"] != 1
 
@@ -113,7 +113,7 @@ def test_all_identified_is_worse_than_none_whatever_the_psnr() -> None:
 def test_a_control_of_a_single_reported_target_shows_nothing() -> None:
     few = [
         reconstruction(name, attack, values)
-        for name in ("fedavg", "weak")
+        for name in ("fedsgd", "weak")
         for attack, values in (("prior", PRIOR[:2]), ("inverting-gradients", plus(5)[:2]))
     ]
     assert set(ranking(only_table(few)).values()) == {None}
@@ -121,9 +121,9 @@ def test_a_control_of_a_single_reported_target_shows_nothing() -> None:
 
 def test_a_control_breaks_where_more_images_are_identified_than_by_chance_though_its_psnr_does_not_tell() -> None:
     around = [v + (3 if i % 2 else -2.9) for i, v in enumerate(PRIOR)]
-    control = reconstruction("fedavg", "inverting-gradients", around, identified=[1.0] * TARGETS)
-    table = only_table([reconstruction("fedavg", "prior", PRIOR), control, *defended("weak", 5)])
-    assert ranking(table) == {"weak": 1, "fedavg": 2}
+    control = reconstruction("fedsgd", "inverting-gradients", around, identified=[1.0] * TARGETS)
+    table = only_table([reconstruction("fedsgd", "prior", PRIOR), control, *defended("weak", 5)])
+    assert ranking(table) == {"weak": 1, "fedsgd": 2}
     assert not any("does not break" in note for note in table.notes)
 
 
@@ -132,43 +132,43 @@ def test_a_control_that_identifies_a_quarter_of_the_images_breaks() -> None:
     prior = PRIOR * 3
     nearly = [v + (9 if i % 4 == 1 else -3.1) for i, v in enumerate(prior)]
     hits = [1.0 if i % 4 == 1 else 0.0 for i in range(len(prior))]
-    records = [reconstruction(n, "prior", prior) for n in ("fedavg", "quiet")]
-    records += [reconstruction("fedavg", "inverting-gradients", nearly, identified=hits)]
+    records = [reconstruction(n, "prior", prior) for n in ("fedsgd", "quiet")]
+    records += [reconstruction("fedsgd", "inverting-gradients", nearly, identified=hits)]
     records += [reconstruction("quiet", "inverting-gradients", [v - 3 for v in prior])]
     table = only_table(records)
-    low = rows(table)["fedavg"].cells["excess"].low
+    low = rows(table)["fedsgd"].cells["excess"].low
     assert low is not None
     assert low < 0
-    assert ranking(table) == {"quiet": 1, "fedavg": 2}
+    assert ranking(table) == {"quiet": 1, "fedsgd": 2}
 
 
 def test_a_control_of_too_few_targets_is_told_so() -> None:
     wide = [v + (9 if i in (0, 1, 2, 3) else -3) for i, v in enumerate(PRIOR)]  # 3 dB on average, of four
-    table = only_table([reconstruction("fedavg", "prior", PRIOR), reconstruction("fedavg", "a", wide)])
+    table = only_table([reconstruction("fedsgd", "prior", PRIOR), reconstruction("fedsgd", "a", wide)])
     (note,) = (note for note in table.notes if "control" in note)
     assert note.startswith(
-        "Whether the control (fedavg) breaks here cannot be told: too few targets: 0 of 4 identified"
+        "Whether the control (fedsgd) breaks here cannot be told: too few targets: 0 of 4 identified"
     )
     assert "show nothing" not in note
-    many = only_table([reconstruction("fedavg", "prior", PRIOR * 8), reconstruction("fedavg", "a", plus(-1) * 8)])
+    many = only_table([reconstruction("fedsgd", "prior", PRIOR * 8), reconstruction("fedsgd", "a", plus(-1) * 8)])
     assert any("its PSNR is not above the prior, nor are more images identified" in note for note in many.notes)
 
 
 def test_the_best_prior_is_what_is_beaten() -> None:
-    second = reconstruction("fedavg", "prior-random", plus(4))
-    table = only_table([*defended("fedavg", 9), second])
-    assert rows(table)["fedavg"].cells["excess"].value == pytest.approx(5)
+    second = reconstruction("fedsgd", "prior-random", plus(4))
+    table = only_table([*defended("fedsgd", 9), second])
+    assert rows(table)["fedsgd"].cells["excess"].value == pytest.approx(5)
 
 
 def test_the_prior_takes_part_in_the_worst_case() -> None:
-    table = only_table([*defended("fedavg", 9), *defended("good", -3)])
+    table = only_table([*defended("fedsgd", 9), *defended("good", -3)])
     assert rows(table)["good"].cells["attack"].value == "prior"
 
 
 def test_the_table_reports_the_half_that_did_not_choose() -> None:
-    lucky = reconstruction("fedavg", "lucky", [p + e for p, e in zip(PRIOR, on_halves(20, 1), strict=True)])
-    table = only_table([*defended("fedavg", 9), lucky])
-    row = rows(table)["fedavg"]
+    lucky = reconstruction("fedsgd", "lucky", [p + e for p, e in zip(PRIOR, on_halves(20, 1), strict=True)])
+    table = only_table([*defended("fedsgd", 9), lucky])
+    row = rows(table)["fedsgd"]
     assert row.cells["attack"].value == "lucky"
     assert row.cells["excess"].value == pytest.approx(1)
     assert row.cells["each"].value == pytest.approx(9)  # for each target the best attack
@@ -176,10 +176,10 @@ def test_the_table_reports_the_half_that_did_not_choose() -> None:
 
 @pytest.mark.parametrize("excess", [0.0, -3.0])
 def test_a_control_that_does_not_break_ranks_nobody(excess: float) -> None:
-    table = only_table([*defended("fedavg", excess), *defended("weak", 5)])
+    table = only_table([*defended("fedsgd", excess), *defended("weak", 5)])
     assert set(ranking(table).values()) == {None}
     assert any(
-        "The control (fedavg) does not break here" in note and "nobody is ranked" in note for note in table.notes
+        "The control (fedsgd) does not break here" in note and "nobody is ranked" in note for note in table.notes
     )
 
 
@@ -187,58 +187,58 @@ def test_a_missing_control_ranks_nobody() -> None:
     table = only_table(defended("weak", 5))
     assert set(ranking(table).values()) == {None}
     assert list(ranking(table)) == ["weak"]
-    assert any("There is no control (fedavg) among the records" in note for note in table.notes)
+    assert any("There is no control (fedsgd) among the records" in note for note in table.notes)
     assert any("it has no score" in note for note in table.notes)
 
 
 def test_without_a_prior_the_table_says_what_is_missing() -> None:
-    table = only_table([reconstruction("fedavg", "inverting-gradients", plus(9))])
+    table = only_table([reconstruction("fedsgd", "inverting-gradients", plus(9))])
     assert table.rows == ()
     assert any("There is no prior among the attacks" in note for note in table.notes)
 
 
 def test_what_does_not_train_stands_below_the_line() -> None:
     records = [
-        *defended("fedavg", 9, accuracy=0.8),
+        *defended("fedsgd", 9, accuracy=0.8),
         *defended("noise", 0, accuracy=0.5),
         *defended("ok", 3, accuracy=0.72),
     ]
     table = only_table(records)
-    assert ranking(table) == {"ok": 1, "fedavg": 2, "noise": None}
+    assert ranking(table) == {"ok": 1, "fedsgd": 2, "noise": None}
     assert [row.muted for row in table.rows] == [False, False, True]
     assert "does not train: 50.00 % accuracy, 72.00 % needed" in rows(table)["noise"].cells["rank"].note
-    assert any("at least 90 % of the accuracy of fedavg, that is 72.00 %" in note for note in table.notes)
+    assert any("at least 90 % of the accuracy of fedsgd, that is 72.00 %" in note for note in table.notes)
     loose = only_table(records, gate=0.5)
-    assert ranking(loose) == {"noise": 1, "ok": 2, "fedavg": 3}
+    assert ranking(loose) == {"noise": 1, "ok": 2, "fedsgd": 3}
 
 
 def test_failed_cells_are_counted() -> None:
     failed = reconstruction("weak", "new-attack", PRIOR, status="timeout")
-    table = only_table([*defended("fedavg", 9), *defended("weak", 5), failed])
+    table = only_table([*defended("fedsgd", 9), *defended("weak", 5), failed])
     assert any("1 of 5 cells did not give a score" in note for note in table.notes)
     # a defense does not win because an attack on it gave no answer
-    assert ranking(table) == {"fedavg": 1, "weak": None}
+    assert ranking(table) == {"fedsgd": 1, "weak": None}
     assert rows(table)["weak"].cells["rank"].note == "incomplete: new-attack gave no answer"
 
 
 def test_a_seed_that_failed_for_one_attack_or_defense_stops_no_table() -> None:
     records = [
-        record for seed in (0, 1) for name, e in (("fedavg", 9), ("weak", 5)) for record in defended(name, e, seed=seed)
+        record for seed in (0, 1) for name, e in (("fedsgd", 9), ("weak", 5)) for record in defended(name, e, seed=seed)
     ]
     broken = reconstruction("weak", "inverting-gradients", PRIOR, seed=1, status="crashed")
     records = [broken if record.key == broken.key else record for record in records]
     table = only_table(records)
-    assert ranking(table) == {"fedavg": 1, "weak": None}
+    assert ranking(table) == {"fedsgd": 1, "weak": None}
     assert rows(table)["weak"].cells["excess"].value == pytest.approx(5)
     # an unfinished run: one defense has the first seed, the other the second
-    apart = only_table([*defended("fedavg", 9, seed=0), *defended("weak", 5, seed=1)])
-    assert ranking(apart) == {"weak": 1, "fedavg": 1}
+    apart = only_table([*defended("fedsgd", 9, seed=0), *defended("weak", 5, seed=1)])
+    assert ranking(apart) == {"weak": 1, "fedsgd": 1}
 
 
 def test_the_round_that_ranks_is_where_the_control_breaks_most() -> None:
     records = [
-        *defended("fedavg", 3, moment="first"),
-        *defended("fedavg", 9, moment="last"),
+        *defended("fedsgd", 3, moment="first"),
+        *defended("fedsgd", 9, moment="last"),
         *defended("weak", 20, moment="first"),
         *defended("weak", 5, moment="last"),
     ]
@@ -248,8 +248,8 @@ def test_the_round_that_ranks_is_where_the_control_breaks_most() -> None:
 
 
 def test_several_seeds_make_one_row() -> None:
-    records = [record for seed in range(3) for record in defended("fedavg", 9 + seed, seed=seed)]
-    cell = rows(only_table(records))["fedavg"].cells["excess"]
+    records = [record for seed in range(3) for record in defended("fedsgd", 9 + seed, seed=seed)]
+    cell = rows(only_table(records))["fedsgd"].cells["excess"]
     assert cell.value == pytest.approx(10)
     assert cell.low is not None
     assert cell.low > 9.5  # the spread between seeds is not that of the targets
@@ -263,10 +263,10 @@ def attacked(defense: str, shift: float, attack: str = "shadow", accuracy: float
 
 
 def test_membership_is_ranked_by_the_worst_auc() -> None:
-    table = only_table([attacked("fedavg", 3), attacked("fedavg", 0, "loss-threshold"), attacked("dp", 0.5)])
+    table = only_table([attacked("fedsgd", 3), attacked("fedsgd", 0, "loss-threshold"), attacked("dp", 0.5)])
     assert table.title == "Membership, digits, threat client"
-    assert ranking(table) == {"dp": 1, "fedavg": 2}
-    row = rows(table)["fedavg"]
+    assert ranking(table) == {"dp": 1, "fedsgd": 2}
+    row = rows(table)["fedsgd"]
     assert row.cells["attack"].value == "shadow"
     assert isinstance(row.cells["auc"].value, float)
     assert row.cells["auc"].value > 0.95
@@ -275,49 +275,49 @@ def test_membership_is_ranked_by_the_worst_auc() -> None:
 
 
 def test_membership_ties_share_a_rank() -> None:
-    table = only_table([attacked("fedavg", 3), attacked("a", 1), attacked("b", 1)])
-    assert ranking(table) == {"a": 1, "b": 1, "fedavg": 3}
+    table = only_table([attacked("fedsgd", 3), attacked("a", 1), attacked("b", 1)])
+    assert ranking(table) == {"a": 1, "b": 1, "fedsgd": 3}
 
 
 def test_membership_is_not_ranked_where_the_control_is_a_coin() -> None:
-    table = only_table([attacked("fedavg", 0), attacked("dp", 3)])
+    table = only_table([attacked("fedsgd", 0), attacked("dp", 3)])
     assert set(ranking(table).values()) == {None}
     assert any("its AUC interval is not above 0.5" in note for note in table.notes)
 
 
 def test_one_table_a_goal_in_order_and_all_cells_in_the_lists() -> None:
-    records = [attacked("fedavg", 3), *defended("fedavg", 9), reconstruction("weak", status="failed")]
-    tables = ranking_tables(records, "fedavg", 0.9)
+    records = [attacked("fedsgd", 3), *defended("fedsgd", 9), reconstruction("weak", status="failed")]
+    tables = ranking_tables(records, "fedsgd", 0.9)
     assert [table.title.split(",")[0] for table in tables] == ["Reconstruction", "Membership"]
     lists = cell_tables(records)
     assert [len(table.rows) for table in lists] == [3, 1]
     (failed,) = [row for row in lists[0].rows if row.muted]
     assert (failed.cells["status"].value, failed.cells["status"].note) == ("failed", "broken")
-    assert ranking_tables([], "fedavg", 0.9) == []
+    assert ranking_tables([], "fedsgd", 0.9) == []
 
 
 def test_a_run_in_which_everything_failed_has_a_table() -> None:
     table = only_table([reconstruction(status="failed"), reconstruction(attack="prior", status="failed")])
-    assert ranking(table) == {"fedavg": None}
-    assert rows(table)["fedavg"].cells["rank"].note == ("incomplete: inverting-gradients, prior gave no answer: broken")
+    assert ranking(table) == {"fedsgd": None}
+    assert rows(table)["fedsgd"].cells["rank"].note == ("incomplete: inverting-gradients, prior gave no answer: broken")
     assert any("2 of 2 cells did not give a score" in note for note in table.notes)
 
 
 def test_accuracy_counts_each_training_once() -> None:
-    records = [*defended("fedavg", 9, accuracy=0.8, seed=0), *defended("fedavg", 9, accuracy=0.6, seed=1)]
-    utility = utility_of([*records, records[0]], "fedavg", 0.9)
-    assert utility.accuracy["fedavg"] == pytest.approx(0.7)
-    low, high = utility.interval["fedavg"]
+    records = [*defended("fedsgd", 9, accuracy=0.8, seed=0), *defended("fedsgd", 9, accuracy=0.6, seed=1)]
+    utility = utility_of([*records, records[0]], "fedsgd", 0.9)
+    assert utility.accuracy["fedsgd"] == pytest.approx(0.7)
+    low, high = utility.interval["fedsgd"]
     assert low < 0.7 < high
     assert high - low < 0.05  # over 2,000 test images
     assert utility.needed == pytest.approx(0.63)
-    assert utility.passes("fedavg")
+    assert utility.passes("fedsgd")
     assert not utility.passes("never trained")
     assert utility.cell("never trained").value is None
 
 
 def test_a_training_without_accuracy_is_no_accuracy() -> None:
-    utility = utility_of([reconstruction(accuracy=None)], "fedavg", 0.9)
+    utility = utility_of([reconstruction(accuracy=None)], "fedsgd", 0.9)
     assert utility.needed is None
     assert utility.passes("anybody")
     assert "nothing is gated" in utility.note

@@ -38,13 +38,13 @@ def failed(defense: str = "fragile") -> list[Record]:
 
 
 def only(found: list[Record], waiting: list[Record] | None = None) -> Board:
-    (board,) = ranking_boards(found, "fedavg", 0.9, [record.cell for record in waiting or []])
+    (board,) = ranking_boards(found, "fedsgd", 0.9, [record.cell for record in waiting or []])
     return board
 
 
 def test_a_defense_whose_training_failed_has_a_row_with_the_reason() -> None:
-    table = only([*defended("fedavg", 9), *defended("weak", 5), *failed()]).table
-    assert ranking(table) == {"weak": 1, "fedavg": 2, "fragile": None}
+    table = only([*defended("fedsgd", 9), *defended("weak", 5), *failed()]).table
+    assert ranking(table) == {"weak": 1, "fedsgd": 2, "fragile": None}
     assert [row.muted for row in table.rows] == [False, False, True]
     assert rows(table)["fragile"].cells["rank"].note == WHY
     assert rows(table)["fragile"].cells["identified"].value is None
@@ -52,14 +52,14 @@ def test_a_defense_whose_training_failed_has_a_row_with_the_reason() -> None:
 
 @pytest.mark.parametrize("render", [to_terminal, to_markdown, to_latex, to_html])
 def test_every_format_shows_the_failed_row_and_why(render: object) -> None:
-    table = only([*defended("fedavg", 9), *failed()]).table
+    table = only([*defended("fedsgd", 9), *failed()]).table
     text = render(table)  # type: ignore[operator]
     assert "fragile" in text
     assert "the noise is not finite" in text
 
 
 def test_csv_and_json_show_the_failed_row_and_why() -> None:
-    table = only([*defended("fedavg", 9), *failed()]).table
+    table = only([*defended("fedsgd", 9), *failed()]).table
     line = next(line for line in to_csv([table]).splitlines() if ",fragile," in line)
     assert WHY in line
     shown = json.loads(to_json([table]))["tables"][0]["rows"]
@@ -68,17 +68,17 @@ def test_csv_and_json_show_the_failed_row_and_why() -> None:
 
 def test_the_card_of_a_failed_training_says_why_and_no_chart_stumbles() -> None:
     gone = [untrained(attacked("fragile", 0)), untrained(audit("fragile"))]
-    found = [*defended("fedavg", 9), attacked("fedavg", 3), audit("fedavg"), *failed(), *gone]
-    boards = ranking_boards(found, "fedavg", 0.9)
+    found = [*defended("fedsgd", 9), attacked("fedsgd", 3), audit("fedsgd"), *failed(), *gone]
+    boards = ranking_boards(found, "fedsgd", 0.9)
     (card,) = (card for card in cards(boards, found, {}) if card.label == "fragile")
     assert [(finding.verdict, finding.why) for finding in card.findings] == [(NOT_SHOWN, WHY)] * 3
     assert all("fragile" in [str(row.cells["defense"].value) for row in board.table.rows] for board in boards)
     assert charts(boards)
-    assert charts(ranking_boards(failed("fedavg"), "fedavg", 0.9)) == []
+    assert charts(ranking_boards(failed("fedsgd"), "fedsgd", 0.9)) == []
 
 
 def test_a_training_that_failed_at_one_seed_unranks_and_names_it() -> None:
-    good = [r for seed in (0, 1) for r in defended("fedavg", 9, seed=seed)]
+    good = [r for seed in (0, 1) for r in defended("fedsgd", 9, seed=seed)]
     half = [*defended("fragile", 1), *(untrained(record) for record in defended("fragile", 1, seed=1))]
     row = rows(only([*good, *half]).table)["fragile"]
     assert row.muted
@@ -87,14 +87,14 @@ def test_a_training_that_failed_at_one_seed_unranks_and_names_it() -> None:
 
 
 def test_a_control_whose_training_failed_is_told_so() -> None:
-    table = only([*failed("fedavg"), *defended("weak", 5)]).table
+    table = only([*failed("fedsgd"), *defended("weak", 5)]).table
     assert any(f"it has no score: {WHY}" in note for note in table.notes)
     assert set(ranking(table).values()) == {None}
 
 
 def test_who_was_never_asked_has_no_row() -> None:
     skipped = reconstruction("other", "inverting-gradients", status="skipped")
-    assert list(rows(only([*defended("fedavg", 9), skipped]).table)) == ["fedavg"]
+    assert list(rows(only([*defended("fedsgd", 9), skipped]).table)) == ["fedsgd"]
 
 
 # --- unfinished runs ----------------------------------------------------------------------------
@@ -105,35 +105,35 @@ def notes(table: Table) -> str:
 
 
 def test_an_unfinished_run_names_the_missing_cells_and_does_not_blame_the_suite() -> None:
-    prior, attack = defended("fedavg", 9)
+    prior, attack = defended("fedsgd", 9)
     table = only([attack], [prior, *defended("weak", 5)]).table
     assert "There is no prior among the attacks" not in notes(table)
     assert (
-        "3 of 4 cells of this table are not computed yet: prior on fedavg, weak; inverting-gradients on weak."
+        "3 of 4 cells of this table are not computed yet: prior on fedsgd, weak; inverting-gradients on weak."
         in notes(table)
     )
-    assert "The control (fedavg) has no score yet: its cells are not computed." in notes(table)
+    assert "The control (fedsgd) has no score yet: its cells are not computed." in notes(table)
     assert "show nothing" not in notes(table)
     assert rows(table)["weak"].cells["rank"].note == "not computed yet: inverting-gradients, prior"
 
 
 def test_nobody_is_ranked_before_all_attacks_on_it_are_there() -> None:
     later = reconstruction("weak", "phi-inversion")
-    board = only([*defended("fedavg", 9), *defended("weak", 0)], [later])
-    assert ranking(board.table) == {"fedavg": 1, "weak": None}
-    (card,) = (c for c in cards([board], [*defended("fedavg", 9), *defended("weak", 0)], {}) if c.label == "weak")
+    board = only([*defended("fedsgd", 9), *defended("weak", 0)], [later])
+    assert ranking(board.table) == {"fedsgd": 1, "weak": None}
+    (card,) = (c for c in cards([board], [*defended("fedsgd", 9), *defended("weak", 0)], {}) if c.label == "weak")
     assert (card.findings[0].verdict, card.findings[0].why) == (NOT_SHOWN, "not computed yet: phi-inversion")
 
 
 def test_a_prior_that_failed_is_not_a_prior_that_the_suite_lacks() -> None:
-    _, attack = defended("fedavg", 9)
-    table = only([attack, reconstruction("fedavg", "prior", status="timeout")]).table
+    _, attack = defended("fedsgd", 9)
+    table = only([attack, reconstruction("fedsgd", "prior", status="timeout")]).table
     assert "The prior gave no answer" in notes(table)
     assert "add it to the suite" not in notes(table)
 
 
 def test_a_membership_control_of_too_few_targets_is_told_so() -> None:
-    few = membership("fedavg", scores=[1.0, 0.5, 0.4, 0.2, 0.05, 0.1] * 2, members=[True, False] * 6)
+    few = membership("fedsgd", scores=[1.0, 0.5, 0.4, 0.2, 0.05, 0.1] * 2, members=[True, False] * 6)
     assert "cannot be told: too few targets: AUC" in notes(only([few]).table)
 
 

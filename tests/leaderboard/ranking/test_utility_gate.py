@@ -26,8 +26,8 @@ def trained(defense: str, right: int, *, excess: float = 5.0, hits: list[bool] |
 
 def ranked(right: int) -> tuple[object, str]:
     """The rank of a defense with so many right beside the control, and the mark at its accuracy."""
-    records = [*trained("fedavg", CONTROL, excess=9), *trained("dp", right)]
-    (table,) = ranking_tables(records, "fedavg", 0.9)
+    records = [*trained("fedsgd", CONTROL, excess=9), *trained("dp", right)]
+    (table,) = ranking_tables(records, "fedsgd", 0.9)
     (row,) = (row for row in table.rows if row.cells["defense"].value == "dp")
     return row.cells["rank"].value, row.cells["accuracy"].note
 
@@ -47,9 +47,9 @@ def test_the_gate_refuses_with_the_support_of_the_interval_and_marks_nothing_abo
 
 
 def standing(hits: np.ndarray, control: np.ndarray, *, told: bool = True) -> Utility:
-    given = (("fedavg", control), ("dp", hits))
+    given = (("fedsgd", control), ("dp", hits))
     made = [trained(name, int(right.sum()), hits=right.tolist() if told else None)[0] for name, right in given]
-    return utility_of(made, "fedavg", 0.9)
+    return utility_of(made, "fedsgd", 0.9)
 
 
 def test_a_defense_on_the_gate_is_refused_in_at_most_2_5_percent_of_runs() -> None:

@@ -23,7 +23,7 @@ def knowing(defense: str, excess: float, attack: str = "phi-inversion") -> Recor
 
 
 def test_the_worst_case_names_its_attack_and_the_best_plain_one_stands_beside_it() -> None:
-    table = only_table([*defended("fedavg", 9), *defended("mp-dp", 1), knowing("mp-dp", 7), knowing("fedavg", 2)])
+    table = only_table([*defended("fedsgd", 9), *defended("mp-dp", 1), knowing("mp-dp", 7), knowing("fedsgd", 2)])
 
     row = rows(table)["mp-dp"]
     assert (row.cells["attack"].value, row.cells["attack"].note) == ("phi-inversion", KNOWS)
@@ -31,7 +31,7 @@ def test_the_worst_case_names_its_attack_and_the_best_plain_one_stands_beside_it
     assert row.cells["plain_attack"].value == "inverting-gradients"
     assert row.cells["plain_excess"].value == pytest.approx(1)
     # an attack that knows the defense and does worse than a plain one is not the worst case
-    other = rows(table)["fedavg"]
+    other = rows(table)["fedsgd"]
     assert (other.cells["attack"].value, other.cells["attack"].note) == ("inverting-gradients", "")
     assert other.cells["plain_excess"].value == other.cells["excess"].value == pytest.approx(9)
     keys = [column.key for column in table.columns]
@@ -40,33 +40,33 @@ def test_the_worst_case_names_its_attack_and_the_best_plain_one_stands_beside_it
 
 
 def test_an_adaptive_attack_decides_the_ranks() -> None:
-    plain = [*defended("fedavg", 9), *defended("mp-dp", 1), *defended("ldp", 3)]
-    assert ranking(only_table(plain)) == {"mp-dp": 1, "ldp": 2, "fedavg": 3}
-    assert ranking(only_table([*plain, knowing("mp-dp", 7)])) == {"ldp": 1, "mp-dp": 2, "fedavg": 3}
+    plain = [*defended("fedsgd", 9), *defended("mp-dp", 1), *defended("ldp", 3)]
+    assert ranking(only_table(plain)) == {"mp-dp": 1, "ldp": 2, "fedsgd": 3}
+    assert ranking(only_table([*plain, knowing("mp-dp", 7)])) == {"ldp": 1, "mp-dp": 2, "fedsgd": 3}
     assert not any(column.key.startswith("plain_") for column in only_table(plain).columns)
 
 
 def test_the_plain_attack_too_is_chosen_on_one_half_and_reported_on_the_other() -> None:
     prior = np.array(PRIOR)
     records = [
-        *defended("fedavg", 9),
-        reconstruction("fedavg", "lucky", (prior + on_halves(20, 4)).tolist()),
-        reconstruction("fedavg", "knows", (prior + on_halves(30, 30)).tolist(), adaptive=True),
+        *defended("fedsgd", 9),
+        reconstruction("fedsgd", "lucky", (prior + on_halves(20, 4)).tolist()),
+        reconstruction("fedsgd", "knows", (prior + on_halves(30, 30)).tolist(), adaptive=True),
     ]
-    row = rows(only_table(records))["fedavg"]
+    row = rows(only_table(records))["fedsgd"]
     assert (row.cells["attack"].value, row.cells["plain_attack"].value) == ("knows", "lucky")
     assert row.cells["plain_excess"].value == pytest.approx(4)
 
 
 def test_of_equal_attacks_the_plain_one_is_named() -> None:
-    table = only_table([knowing("fedavg", 9), *defended("fedavg", 9)])
-    assert rows(table)["fedavg"].cells["attack"].value == "inverting-gradients"
+    table = only_table([knowing("fedsgd", 9), *defended("fedsgd", 9)])
+    assert rows(table)["fedsgd"].cells["attack"].value == "inverting-gradients"
 
 
 def test_membership_shows_the_plain_auc_beside_the_worst() -> None:
     adaptive = attacked("dp", 2, "strip").model_copy(update={"key": "strip"})
     adaptive = adaptive.model_copy(update={"cell": adaptive.cell.model_copy(update={"adaptive": True})})
-    table = only_table([attacked("fedavg", 3), attacked("dp", 0.2), adaptive])
+    table = only_table([attacked("fedsgd", 3), attacked("dp", 0.2), adaptive])
     row = rows(table)["dp"]
     assert (row.cells["attack"].value, row.cells["plain_attack"].value) == ("strip", "shadow")
     worst, plain = row.cells["auc"], row.cells["plain_auc"]
@@ -78,7 +78,7 @@ def test_membership_shows_the_plain_auc_beside_the_worst() -> None:
 
 
 def test_a_missing_rate_gives_its_reason_in_every_format() -> None:
-    table = only_table([attacked("fedavg", 3)])
+    table = only_table([attacked("fedsgd", 3)])
     reason = "has 46 non-members a seed, fewer than 100"
     for text in (to_markdown(table), to_csv([table]), to_json([table]), to_latex(table), to_html(table)):
         assert reason in text
@@ -88,10 +88,10 @@ def test_a_missing_rate_gives_its_reason_in_every_format() -> None:
 def test_a_half_without_members_has_no_rates_but_a_table() -> None:
     scores, members = [3.0, 2.0, 1.0, 0.0], [True, False, False, False]
     found = [
-        membership("fedavg", scores=np.roll(scores, shift).tolist(), members=np.roll(members, shift).tolist())
+        membership("fedsgd", scores=np.roll(scores, shift).tolist(), members=np.roll(members, shift).tolist())
         for shift in range(4)  # in some of them the only member is on the half that chooses
     ]
-    cells = [rows(only_table([record]))["fedavg"].cells["asr"] for record in found]
+    cells = [rows(only_table([record]))["fedsgd"].cells["asr"] for record in found]
     assert {cell.value is None for cell in cells} == {True, False}
     assert {cell.note for cell in cells if cell.value is None} == {"the reported half has one class only"}
 
@@ -113,46 +113,46 @@ def gapped(defense: str, shift: float, test: float, train: float | None, **given
 
 
 def test_nobody_is_ranked_without_a_generalisation_gap() -> None:
-    table = only_table([gapped("fedavg", 3, 0.90, 0.91), gapped("dp", 1, 0.90, 0.90)])
+    table = only_table([gapped("fedsgd", 3, 0.90, 0.91), gapped("dp", 1, 0.90, 0.90)])
     assert set(ranking(table).values()) == {None}
     (note,) = [note for note in table.notes if note.startswith("No generalisation gap: it cannot rank defenses.")]
     assert "by 1.0 points [" in note
 
-    told = only_table([gapped("fedavg", 3, 0.90, 0.99), gapped("dp", 1, 0.90, 0.90)])
-    assert ranking(told) == {"dp": 1, "fedavg": 2}
+    told = only_table([gapped("fedsgd", 3, 0.90, 0.99), gapped("dp", 1, 0.90, 0.90)])
+    assert ranking(told) == {"dp": 1, "fedsgd": 2}
     assert not any("generalisation" in note for note in told.notes)
     # what is not known is not held against the table
-    assert ranking(only_table([gapped("fedavg", 3, 0.90, None), gapped("dp", 1, 0.90, 0.90)])) == ranking(told)
+    assert ranking(only_table([gapped("fedsgd", 3, 0.90, None), gapped("dp", 1, 0.90, 0.90)])) == ranking(told)
 
 
 def test_membership_in_a_batch_needs_no_gap_and_has_a_table_of_its_own() -> None:
     batch = {"about": "batch", "moment": "first", "threat": "server"}
-    records = [gapped("fedavg", 3, 0.9, 0.9, **batch), gapped("dp", 1, 0.9, 0.9, **batch)]
+    records = [gapped("fedsgd", 3, 0.9, 0.9, **batch), gapped("dp", 1, 0.9, 0.9, **batch)]
     table = only_table(records)
     assert table.title == "Membership in the batch, digits, threat server, first round"
-    assert ranking(table) == {"dp": 1, "fedavg": 2}
-    both = ranking_tables([*records, gapped("fedavg", 3, 0.9, 0.99, threat="server")], "fedavg", 0.9)
+    assert ranking(table) == {"dp": 1, "fedsgd": 2}
+    both = ranking_tables([*records, gapped("fedsgd", 3, 0.9, 0.99, threat="server")], "fedsgd", 0.9)
     assert [table.title for table in both] == ["Membership, digits, threat server", table.title]
 
 
 def test_batches_of_two_rounds_are_not_mixed() -> None:
-    weak, strong = (gapped("fedavg", s, 0.9, 0.9, about="batch", moment=m) for s, m in ((0.1, "first"), (3, "last")))
+    weak, strong = (gapped("fedsgd", s, 0.9, 0.9, about="batch", moment=m) for s, m in ((0.1, "first"), (3, "last")))
     table = only_table([weak, strong])
     assert table.title.endswith("last round")
-    value = rows(table)["fedavg"].cells["auc"].value
+    value = rows(table)["fedsgd"].cells["auc"].value
     assert isinstance(value, float)
     assert value > 0.95
 
 
 def test_the_gap_counts_each_training_once_and_all_its_records() -> None:
-    records = [gapped("fedavg", 3, 0.90, 0.93), gapped("fedavg", 3, 0.90, 0.93), gapped("other", 3, 0.1, 0.9)]
-    gap = gap_of(records, "fedavg")
+    records = [gapped("fedsgd", 3, 0.90, 0.93), gapped("fedsgd", 3, 0.90, 0.93), gapped("other", 3, 0.1, 0.9)]
+    gap = gap_of(records, "fedsgd")
     assert gap is not None
     assert gap.value == pytest.approx(0.03)
     assert gap.interval == rate_difference(930, 1000, 900, 1000)
     assert gap.is_there
     assert gap_of(records, "absent") is None
-    assert gap_of([gapped("fedavg", 3, 0.93, 0.90)], "fedavg").is_there is False  # type: ignore[union-attr]
+    assert gap_of([gapped("fedsgd", 3, 0.93, 0.90)], "fedsgd").is_there is False  # type: ignore[union-attr]
 
 
 def test_the_interval_of_a_difference_covers_it() -> None:
@@ -173,9 +173,9 @@ def stolen(defense: str, share: float, **given: object) -> Record:
 
 def test_extraction_is_ranked_by_fidelity_with_ties_by_test_records() -> None:
     hides = stolen("mp", 0.1), stolen("mp", 0.9, attack="strip", adaptive=True)
-    table = only_table([stolen("fedavg", 1), *hides, stolen("twin", 0.9), stolen("noisy", 0.5)])
+    table = only_table([stolen("fedsgd", 1), *hides, stolen("twin", 0.9), stolen("noisy", 0.5)])
     assert table.title == "Extraction, digits, threat client, last round"
-    assert ranking(table) == {"noisy": 1, "mp": 2, "twin": 2, "fedavg": 4}
+    assert ranking(table) == {"noisy": 1, "mp": 2, "twin": 2, "fedsgd": 4}
     row = rows(table)["mp"]
     assert (row.cells["attack"].value, row.cells["plain_attack"].value) == ("strip", "steal")
     assert row.cells["fidelity"].value == pytest.approx(90, abs=5)
@@ -184,26 +184,26 @@ def test_extraction_is_ranked_by_fidelity_with_ties_by_test_records() -> None:
 
 
 def test_extraction_is_not_ranked_where_even_the_open_model_is_not_stolen() -> None:
-    table = only_table([stolen("fedavg", 0.9), stolen("mp", 0.1)])
+    table = only_table([stolen("fedsgd", 0.9), stolen("mp", 0.1)])
     assert set(ranking(table).values()) == {None}
     assert any("its fidelity is below 99 %" in note for note in table.notes)
 
 
 def test_the_round_that_ranks_extraction_is_that_of_the_better_model() -> None:
-    early = extraction("fedavg", stolen=(0, 0, 0, 1), moment="first")
-    assert only_table([early, extraction("fedavg", moment="last")]).title.endswith("last round")
+    early = extraction("fedsgd", stolen=(0, 0, 0, 1), moment="first")
+    assert only_table([early, extraction("fedsgd", moment="last")]).title.endswith("last round")
 
 
 # --- audit
 
 
 def test_a_claim_is_refuted_where_the_audit_exceeds_it() -> None:
-    records = [audit("fedavg", audited=6.5, details={"ceiling": 6.5, "trials": 2000}), audit("mp-dp", audited=5.0)]
+    records = [audit("fedsgd", audited=6.5, details={"ceiling": 6.5, "trials": 2000}), audit("mp-dp", audited=5.0)]
     table = only_table([*records, audit("ldp", audited=1.5)])
     assert table.title == "Audit, digits, threat server"
     found = {name: row.cells["verdict"] for name, row in rows(table).items()}
-    assert {name: outcome_of(cell) for name, cell in found.items()} == {"fedavg": "", "ldp": STANDS, "mp-dp": REFUTED}
-    assert found["fedavg"].note == "it claims no epsilon here"
+    assert {name: outcome_of(cell) for name, cell in found.items()} == {"fedsgd": "", "ldp": STANDS, "mp-dp": REFUTED}
+    assert found["fedsgd"].note == "it claims no epsilon here"
     cells = rows(table)["mp-dp"].cells
     shown = [cells[name].value for name in ("claimed", "round", "composed", "audited", "ceiling", "trials")]
     assert shown == [3.0, 3.1, 40.0, 5.0, 6.5, 2000]
@@ -237,8 +237,8 @@ def test_the_worst_audit_is_chosen_on_the_half_that_is_not_reported() -> None:
 
 
 def test_an_audit_without_a_bound_or_a_control_that_breaks_says_so() -> None:
-    table = only_table([audit("fedavg", audited=0.0), audit("mp-dp", audited=None)])
-    assert list(rows(table)) == ["fedavg"]
+    table = only_table([audit("fedsgd", audited=0.0), audit("mp-dp", audited=None)])
+    assert list(rows(table)) == ["fedsgd"]
     assert any("its audit proves no epsilon" in note for note in table.notes)
 
 
@@ -249,15 +249,15 @@ def everything() -> list[Record]:
     """A run with every goal, threats out of order."""
     threats = ("client", "server:active", "server+clients:10", "server+keys", "server+clients:2", "server")
     moved = [
-        reconstruction("fedavg", name, plus(excess), threat=threat)
+        reconstruction("fedsgd", name, plus(excess), threat=threat)
         for threat in threats
         for name, excess in (("prior", 0.0), ("inverting-gradients", 9.0))
     ]
-    return [audit("fedavg"), extraction(), attacked("fedavg", 3), *moved]
+    return [audit("fedsgd"), extraction(), attacked("fedsgd", 3), *moved]
 
 
 def test_goals_and_threats_stand_in_a_fixed_order() -> None:
-    places = [board.place for board in ranking_boards(everything(), "fedavg", 0.9)]
+    places = [board.place for board in ranking_boards(everything(), "fedsgd", 0.9)]
     order = ["server", "server+keys", "server+clients:2", "server+clients:10", "server:active", "client"]
     assert [place.threat for place in places if place.goal == "reconstruction"] == order
     assert list(dict.fromkeys(place.goal for place in places)) == [
@@ -283,9 +283,9 @@ def under(threat: str, *records: Record) -> list[Record]:
 def test_the_control_of_an_active_server_is_the_one_that_is_honest() -> None:
     """Nothing is hidden from it, so it has no strategy; without its row nobody could be ranked."""
     skipped = [
-        r.model_copy(update={"status": "skipped", "scores": {}}) for r in under("server:active", *defended("fedavg", 9))
+        r.model_copy(update={"status": "skipped", "scores": {}}) for r in under("server:active", *defended("fedsgd", 9))
     ]
     active = under("server:active", *defended("mp-dp", 5), *defended("ldp", 2))
-    tables = ranking_tables([*defended("fedavg", 9), *skipped, *active], "fedavg", 0.9)
+    tables = ranking_tables([*defended("fedsgd", 9), *skipped, *active], "fedsgd", 0.9)
     (found,) = (table for table in tables if "server:active" in table.title)
-    assert ranking(found) == {"ldp": 1, "mp-dp": 2, "fedavg": 3}
+    assert ranking(found) == {"ldp": 1, "mp-dp": 2, "fedsgd": 3}

@@ -47,7 +47,7 @@ def test_an_attack_that_runs_another_depends_on_its_code(tmp_path: Path) -> None
     file = tmp_path / "s.yaml"
     file.write_text(
         "name: s\ndatasets: [digits]\nmodel: {name: mlp, params: {hidden: [4]}}\n"
-        "training: {rounds: 2, batch_size: 8, clients: 3}\nobserve: {targets: 2}\ndefenses: [fedavg]\nattacks:\n"
+        "training: {rounds: 2, batch_size: 8, clients: 3}\nobserve: {targets: 2}\ndefenses: [fedsgd]\nattacks:\n"
         "- {name: strip-membership, label: a, threats: [client], params: {attack: lira}}\n"
         "- {name: strip-membership, label: b, threats: [client], params: {attack: loss-threshold}}\n"
     )
@@ -70,7 +70,7 @@ def test_a_model_that_a_defense_cannot_perturb_is_one_sentence(tmp_path: Path, c
     suite = tmp_path / "s.yaml"
     suite.write_text(
         "name: s\ndatasets: [digits]\nmodel: {name: resnet8, params: {norm: batch}}\n"
-        "training: {rounds: 2, batch_size: 8, clients: 3}\nobserve: {targets: 2}\ndefenses: [fedavg, mp]\n"
+        "training: {rounds: 2, batch_size: 8, clients: 3}\nobserve: {targets: 2}\ndefenses: [fedsgd, mp]\n"
         "attacks: [{name: prior, threats: [server]}]\n"
     )
     status = main(["run", "--suite", str(suite), "--out", str(tmp_path / "run")])

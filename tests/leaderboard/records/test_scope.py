@@ -24,7 +24,7 @@ from tests.leaderboard.ranking.test_leaderboards import attacked, defended, only
 from tests.leaderboard.synthetic import audit, extraction, membership, reconstruction
 
 HALF = "the 4 of 8 targets on which the attack was not chosen"
-RECORDS = [*defended("fedavg", 9), *defended("weak", 5)]
+RECORDS = [*defended("fedsgd", 9), *defended("weak", 5)]
 
 
 @pytest.mark.parametrize("render", [to_terminal, to_markdown, to_latex, to_html, lambda table: to_csv([table])])
@@ -41,7 +41,7 @@ def test_the_list_of_cells_and_show_say_that_they_are_over_all_targets() -> None
 
 
 def test_cards_and_charts_say_which_half_they_are_over() -> None:
-    found = [*RECORDS, attacked("fedavg", 3), attacked("weak", 1)]
+    found = [*RECORDS, attacked("fedsgd", 3), attacked("weak", 1)]
     boards = ranking_boards(found, "fedavg", 0.9)
     first = cards(boards, found, {})[0].findings
     assert first[0].score.endswith(f"over {HALF}")
@@ -53,7 +53,7 @@ def test_cards_and_charts_say_which_half_they_are_over() -> None:
 
 
 def test_the_same_cell_with_two_scores_tells_them_apart() -> None:
-    record = attacked("fedavg", 0.1)
+    record = attacked("fedsgd", 0.1)
     table = only_table([record])
     (listed,) = cell_tables([record])
     assert "the 100 of 200 targets" in table.caption
@@ -61,7 +61,7 @@ def test_the_same_cell_with_two_scores_tells_them_apart() -> None:
 
 
 def test_the_page_names_the_targets_of_a_record_and_of_its_roc(tmp_path: Path) -> None:
-    record = attacked("fedavg", 3)
+    record = attacked("fedsgd", 3)
     nothing = {"originals": lambda record: None, "reconstructions": lambda record: None}
     path = write_page(tmp_path, title="x", description="", tables=[], records=[record], **nothing)  # type: ignore[arg-type]
     text = " ".join(path.read_text().split())
@@ -84,7 +84,7 @@ def test_words_fit_the_goal(record: Record, words: str) -> None:
 
 
 def test_one_target_is_told_to_have_no_other_half() -> None:
-    table = only_table([reconstruction("fedavg", "prior", [1.0]), reconstruction("fedavg", "a", [9.0])])
+    table = only_table([reconstruction("fedsgd", "prior", [1.0]), reconstruction("fedsgd", "a", [9.0])])
     assert "on which the attack was also chosen" in table.caption
 
 
@@ -106,11 +106,11 @@ def test_a_ranking_has_three_columns_of_epsilon() -> None:
     new = {"epsilon_claimed": 3.0, "epsilon_per": "round", "epsilon_round_exact": 15.3, "epsilon_run_exact": 190.0}
     none = {"epsilon_claimed": 1.0, "epsilon_per": "run", "epsilon_round_exact": None, "epsilon_run_exact": None}
     none["epsilon_total_if_gaussian"] = 7.0  # a record that says it has none has none
-    table = only_table([*defended("fedavg", 9), *claiming("mp-dp", new), *claiming("laplace", none)])
+    table = only_table([*defended("fedsgd", 9), *claiming("mp-dp", new), *claiming("laplace", none)])
     assert titles(table) == ["ε nominal", "ε exact per round", "ε exact per run"]
     keys = ("epsilon_nominal", "epsilon_round", "epsilon_run")
     shown = {name: [row.cells[key].value for key in keys] for name, row in rows(table).items()}
-    assert shown == {"mp-dp": [3, 15.3, 190], "laplace": [1, None, None], "fedavg": [None, None, None]}
+    assert shown == {"mp-dp": [3, 15.3, 190], "laplace": [1, None, None], "fedsgd": [None, None, None]}
     assert rows(table)["mp-dp"].cells["epsilon_nominal"].note == "per round"
     assert rows(table)["laplace"].cells["epsilon_nominal"].note == "per run"
     assert EXACT_NOTE in table.notes
@@ -118,7 +118,7 @@ def test_a_ranking_has_three_columns_of_epsilon() -> None:
 
 def test_older_records_show_what_their_noise_composes_to_and_no_empty_column() -> None:
     old = {"epsilon_claimed": 3.0, "epsilon_total_if_gaussian": 45.2, "mode": "paper"}
-    table = only_table([*defended("fedavg", 9), *claiming("mp-dp", old)])
+    table = only_table([*defended("fedsgd", 9), *claiming("mp-dp", old)])
     assert titles(table) == ["ε nominal", "ε exact per run"]
     assert rows(table)["mp-dp"].cells["epsilon_run"].value == 45.2
     assert titles(only_table(RECORDS)) == []

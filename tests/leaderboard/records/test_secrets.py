@@ -32,7 +32,7 @@ def outcomes(home: Path) -> list[Outcome]:
         {"name": "prior", "threats": ["server"]},
         {"name": "loss-threshold", "threats": ["client", "server+keys"]},
     ]
-    defenses = ["fedavg", *({"name": name, "params": KEYS.get(name, {})} for name in ENCRYPTED)]
+    defenses = ["fedsgd", *({"name": name, "params": KEYS.get(name, {})} for name in ENCRYPTED)]
     small = {"training": {"rounds": 2, "batch_size": 2, "clients": 3}, "observe": {"rounds": ["first"], "targets": 2}}
     suite = write_suite(
         home, attacks=attacks, defenses=defenses, model={"name": "mlp", "params": {"hidden": [2]}}, **small
@@ -82,8 +82,8 @@ def content(folder: Path, but: str = "nothing") -> bytes:
 def test_no_secret_leaves_the_folder_of_its_training(home: Path, outcomes: list[Outcome]) -> None:
     assert [outcome.code for outcome in outcomes] == [0, 0], outcomes
     secrets = secrets_of(home / "run")
-    assert set(secrets) == {"fedavg", *ENCRYPTED}
-    assert all(len(secrets[name]) > len(secrets["fedavg"]) for name in ENCRYPTED)  # each has keys of its own
+    assert set(secrets) == {"fedsgd", *ENCRYPTED}
+    assert all(len(secrets[name]) > len(secrets["fedsgd"]) for name in ENCRYPTED)  # each has keys of its own
     needles = {form for mine in secrets.values() for secret in mine for form in written(secret)}
     said = "".join(outcome.out + outcome.err for outcome in outcomes).encode()
     open_to_others = b"\0".join([content(home / "run", but="trainings"), content(home / "published"), said])

@@ -48,36 +48,36 @@ def values(found: Table, method: str, section: str = "ours") -> dict[str, Any]:
 
 def test_time_by_epoch_and_to_the_target() -> None:
     curve = {2: 0.5, 4: 0.66}
-    tables = paper_tables([placed(reconstruction("fedavg"), accuracy_by_round=curve)])
+    tables = paper_tables([placed(reconstruction("fedsgd"), accuracy_by_round=curve)])
 
-    found = values(table(tables, "Computational efficiency"), "fedavg")
+    found = values(table(tables, "Computational efficiency"), "fedsgd")
 
     # a round: server 4/4 + keys 2/4, a client 12/20; an epoch is 2 rounds; 65 % is reached after 4 rounds
     expected = {"server": 3.0, "client": 1.2, "epoch": 4.2, "to_target": 8.4}
     assert {key: found[key] for key in expected} == pytest.approx(expected)
-    printed = values(table(tables, "Computational efficiency"), "fedavg", "the paper")
-    assert printed == {"method": "fedavg", "server": 0.05, "client": 1.32, "epoch": 1.37, "to_target": 65.68}
+    printed = values(table(tables, "Computational efficiency"), "fedsgd", "the paper")
+    assert printed == {"method": "fedsgd", "server": 0.05, "client": 1.32, "epoch": 1.37, "to_target": 65.68}
 
 
 def test_a_target_that_was_not_reached_says_so() -> None:
-    tables = paper_tables([placed(reconstruction("fedavg"), accuracy_by_round={2: 0.5})], target=60)
-    cell = row(table(tables, "Computational efficiency"), "fedavg", "ours").cells["to_target"]
+    tables = paper_tables([placed(reconstruction("fedsgd"), accuracy_by_round={2: 0.5})], target=60)
+    cell = row(table(tables, "Computational efficiency"), "fedsgd", "ours").cells["to_target"]
     assert cell.value is None
     assert cell.note == "60 % was not reached: at most 50.0 %"
 
 
 def test_phases_stand_in_the_paper_s_columns() -> None:
-    tables = paper_tables([placed(reconstruction("fedavg"))])
+    tables = paper_tables([placed(reconstruction("fedsgd"))])
     found = table(tables, "Seconds an epoch")
     expected = {"server/Agg": 2.0, "keys/Key_Gen": 1.0, "client/Train": 1.2, "total": 4.2}
-    assert {k: v for k, v in values(found, "fedavg").items() if k != "method"} == pytest.approx(expected)
+    assert {k: v for k, v in values(found, "fedsgd").items() if k != "method"} == pytest.approx(expected)
     assert values(found, "pile", "the paper")["server/Grad_Dec"] == 2227.14
 
 
 def test_the_plain_attack_at_the_control_s_worst_round_and_the_strongest_beside_it() -> None:
     plain = [
         placed(scored(reconstruction(name, "gifd", [low], moment=moment), test_mse=0.5, feat_mse=0.25))
-        for name, low in (("fedavg", 20.0), ("mp-dp", 9.0))
+        for name, low in (("fedsgd", 20.0), ("mp-dp", 9.0))
         for moment, low in (("first", low), ("last", low - 3))
     ]
     knowing = placed(reconstruction("mp-dp", "phi", [19.0], moment="last"))
@@ -92,23 +92,23 @@ def test_the_plain_attack_at_the_control_s_worst_round_and_the_strongest_beside_
 
 
 def test_membership_is_in_percent() -> None:
-    records = [placed(scored(membership("fedavg", "known-members"), asr=0.7, auc=0.8))]
+    records = [placed(scored(membership("fedsgd", "known-members"), asr=0.7, auc=0.8))]
     found = table(paper_tables(records), "Membership")
-    assert values(found, "fedavg")["asr"] == pytest.approx(70.0)
-    assert values(found, "fedavg")["most"] == pytest.approx(0.8)
-    assert values(found, "fedavg", "the paper")["asr"] == 72.01
+    assert values(found, "fedsgd")["asr"] == pytest.approx(70.0)
+    assert values(found, "fedsgd")["most"] == pytest.approx(0.8)
+    assert values(found, "fedsgd", "the paper")["asr"] == 72.01
 
 
 def test_other_data_has_no_rows_of_the_paper() -> None:
-    tables = paper_tables([placed(reconstruction("fedavg"), dataset="digits", epochs=None)])
+    tables = paper_tables([placed(reconstruction("fedsgd"), dataset="digits", epochs=None)])
     assert all(row.section.startswith("ours") for found in tables for row in found.rows)
     assert "This suite counts rounds: an epoch here is one round." in tables[0].notes
 
 
 def test_the_medical_table() -> None:
-    records = [placed(reconstruction("fedavg", psnr=[15.0]), dataset="breakhis-32")]
+    records = [placed(reconstruction("fedsgd", psnr=[15.0]), dataset="breakhis-32")]
     found = table(paper_tables(records), "The medical case")
-    assert values(found, "fedavg")["psnr"] == 15.0
+    assert values(found, "fedsgd")["psnr"] == 15.0
     assert values(found, "hybridalpha", "the paper")["epoch"] == 23377.67
 
 
@@ -122,7 +122,7 @@ def test_the_paper_s_figures_are_whole() -> None:
         "medical": 10,
     }
     assert {row["method"] for rows in figures.values() for row in rows} == {
-        "fedavg",
+        "fedsgd",
         "pile",
         "tp-smc",
         "hybridalpha",
