@@ -24,7 +24,7 @@ from leakboard.core.plugins import Plugin
 from leakboard.core.seeds import derive_seed, digest_of
 from leakboard.datasets.base import LabelledImages
 from leakboard.defenses.base import AGGREGATE, Defense, Gradient, Reading
-from leakboard.federation.party import Occasion
+from leakboard.federation.party import RoundContext
 from leakboard.federation.payload import Parameters, raw_bytes
 from leakboard.federation.settings import VICTIM, Moment, Public
 from leakboard.federation.task import Task, task_of
@@ -123,18 +123,18 @@ class ReconstructionTask:
     sizes: tuple[int, ...]
     first: int = field(default=0, kw_only=True)
 
-    def place(self, occasion: Occasion) -> int | None:
+    def place(self, context: RoundContext) -> int | None:
         """Which problem (from 0) a run of the protocol belongs to; None where it is none of this task's probes."""
-        if occasion.kind != "probe" or occasion.round != self.round_index or occasion.probe is None:
+        if context.kind != "probe" or context.round != self.round_index or context.probe is None:
             return None
-        place = occasion.probe - self.first
+        place = context.probe - self.first
         return place if 0 <= place < self.probes else None
 
     def problems(self, knowledge: Knowledge) -> tuple[Inversion, ...]:
         """The inversion problems that the honest reading of the view offers; `Unsupported` where it has none."""
         found: dict[int, Inversion] = {}
         for reading in knowledge.readings():
-            place = self.place(reading.occasion)
+            place = self.place(reading.context)
             if place is None:
                 continue
             gradient = reading.gradients.get(VICTIM) or reading.gradients.get(AGGREGATE)

@@ -40,7 +40,7 @@ from leakboard.core.seeds import derive_seed
 from leakboard.datasets.base import Dataset
 from leakboard.datasets.loading import load_pool
 from leakboard.defenses.fedsgd import FedSGD
-from leakboard.federation.settings import Public, Training, Watch
+from leakboard.federation.settings import ObservedRounds, Public, Training
 from leakboard.federation.shadow import train_shadow
 from leakboard.federation.view import View
 from leakboard.metrics.accuracy import accuracy
@@ -114,7 +114,7 @@ def train(args: argparse.Namespace) -> Models:
         started = time.process_time()
         data = records.select(learned.nonzero().squeeze(1))
         seed = derive_seed(args.seed, "model", index)
-        views.append(train_shadow(FedSGD(), public, data, "client", seed, Watch(targets=1)))
+        views.append(train_shadow(FedSGD(), public, data, "client", seed, ObservedRounds(targets=1)))
         signals.append(read_signals(Knowledge(views[-1], FedSGD(), data, 0), records))
         seconds.append(time.process_time() - started)
         print(f"model {index + 1} of {args.models}: {seconds[-1]:.0f} CPU s", file=sys.stderr, flush=True)

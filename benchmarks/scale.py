@@ -85,7 +85,7 @@ def measure(order: dict[str, Any]) -> dict[str, Any]:
     from leakboard.datasets.base import LabelledImages
     from leakboard.defenses.base import Defense
     from leakboard.federation.rounds import Federation
-    from leakboard.federation.settings import Watch, client_name
+    from leakboard.federation.settings import ObservedRounds, client_name
     from leakboard.federation.transcript import Transcript
     from leakboard.federation.view import seeable
 
@@ -98,9 +98,9 @@ def measure(order: dict[str, Any]) -> dict[str, Any]:
     images = torch.rand(clients, RECORDS, *SHAPE, generator=generator)
     labels = torch.randint(0, CLASSES, (clients, RECORDS), generator=generator)
     shards = {client_name(i): LabelledImages(images[i], labels[i]) for i in range(clients)}
-    watch = Watch(rounds=("last",) if order["observed"] else (), targets=2, witnesses=4)
+    observe = ObservedRounds(rounds=("last",) if order["observed"] else (), targets=2, witnesses=4)
     before, started = _resident(), time.process_time()
-    outcome = Federation(defense, public, shards, watch, 0).run()
+    outcome = Federation(defense, public, shards, observe, 0).run()
     seconds = time.process_time() - started
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1024 if sys.platform != "darwin" else 1)
     with tempfile.TemporaryDirectory() as folder:

@@ -31,10 +31,10 @@ from leakboard.datasets.loading import load_pool
 from leakboard.datasets.splits import make_splits
 from leakboard.defenses.building_blocks.model_perturbation import ModelPerturbation
 from leakboard.defenses.perturbation.canonical import canonical_form
-from leakboard.federation.party import Occasion
+from leakboard.federation.party import RoundContext
 from leakboard.federation.payload import Parameters
 from leakboard.federation.rounds import Federation, Outcome
-from leakboard.federation.settings import SERVER, Public, Training, Watch, client_name
+from leakboard.federation.settings import SERVER, ObservedRounds, Public, Training, client_name
 from leakboard.federation.task import task_of
 from leakboard.federation.view import make_view, parse_threat
 from leakboard.suites.schema import load_suite
@@ -56,12 +56,12 @@ def main() -> None:
     if not isinstance(defense, ModelPerturbation):
         raise UserError(f"--defense must be one that perturbs the model; given: {args.defense}.")
     public, shards = setting(defense, args.rounds, args.seed)
-    watch = Watch(rounds=("first", "last"), targets=1)
-    outcome = Federation(defense, public, shards, watch, args.seed).run()
+    observe = ObservedRounds(rounds=("first", "last"), targets=1)
+    outcome = Federation(defense, public, shards, observe, args.seed).run()
     for index, moment in outcome.observed.items():
         report(defense, outcome, shards, index, f"{args.defense} {moment} round")
     if defense.clip is None and 0 in outcome.observed:
-        batches = batches_of(Federation(defense, public, shards, watch, args.seed))
+        batches = batches_of(Federation(defense, public, shards, observe, args.seed))
         print(f"{args.defense} first round, others' gradient: cosine {others(defense, outcome, shards, batches):.4f}")
 
 
@@ -112,7 +112,7 @@ def truth(outcome: Outcome, index: int) -> tuple[Parameters, Parameters]:
     """The server's own models before and after the step."""
     found = {}
     for observation in outcome.transcript.observations:
-        o = observation.occasion
+        o = observation.context
         if o.round == index and o.kind in ("train", "probe"):
             found[o.kind] = observation.states[SERVER]["distributed"]
     return found["train"], found["probe"]
@@ -137,8 +137,8 @@ def report(
 
 def batches_of(again: Federation) -> dict[str, LabelledImages]:
     """Every client's records of the first round; each client knows its own."""
-    occasion = Occasion(0, None, "train", again.public.clients, again.public.training.batch_size)
-    found = {name: again._batch(name, occasion) for name in again.public.clients}
+    context = RoundContext(0, None, "train", again.public.clients, again.public.training.batch_size)
+    found = {name: again._batch(name, context) for name in again.public.clients}
     return {name: batch for name, batch in found.items() if batch is not None}
 
 

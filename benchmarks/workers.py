@@ -62,18 +62,18 @@ def attack_alone(folder: Path) -> None:
     import torch
 
     from leakboard.attacks.base import ReconstructionAttack, ReconstructionTask
-    from leakboard.leaderboard.cells.question import make_errand
+    from leakboard.leaderboard.cells.question import make_question
     from leakboard.leaderboard.planning.run_folder import open_run
 
     torch.set_num_threads(1)
-    errands = [make_errand(job) for job in open_run(folder).jobs]
+    questions = [make_question(job) for job in open_run(folder).jobs]
     print("ready", flush=True)
     sys.stdin.readline()
     started = time.perf_counter()
-    for errand in errands:
-        assert isinstance(errand.attack, ReconstructionAttack)
-        assert isinstance(errand.task, ReconstructionTask)
-        errand.attack.reconstruct(errand.knowledge, errand.task)
+    for question in questions:
+        assert isinstance(question.attack, ReconstructionAttack)
+        assert isinstance(question.task, ReconstructionTask)
+        question.attack.reconstruct(question.knowledge, question.task)
     print(time.perf_counter() - started, flush=True)
 
 
@@ -97,7 +97,7 @@ def overhead(folder: Path) -> float:
     import torch
 
     from leakboard.leaderboard.cells.answer import load_answer
-    from leakboard.leaderboard.cells.question import make_errand
+    from leakboard.leaderboard.cells.question import make_question
     from leakboard.leaderboard.cells.score import score
     from leakboard.leaderboard.planning.run_folder import open_run
 
@@ -105,8 +105,8 @@ def overhead(folder: Path) -> float:
     jobs = open_run(folder).jobs
 
     def one(job: Job) -> None:
-        errand = replace(make_errand(job), portions=())
-        pickle.loads(pickle.dumps(errand))
+        question = replace(make_question(job), portions=())
+        pickle.loads(pickle.dumps(question))
         score(job, load_answer(job.answer_file)[0])
 
     one(jobs[0])

@@ -15,7 +15,7 @@ import torch
 from leakboard.core.plugins import Plugin
 from leakboard.core.randomness import derive_key
 from leakboard.datasets.base import LabelledImages
-from leakboard.federation.party import Message, Occasion, Party, Step
+from leakboard.federation.party import Message, Party, RoundContext, Step
 from leakboard.federation.payload import Parameters, Payload, copy_value, size_in_bytes
 from leakboard.federation.settings import SERVER, Public, client_name
 from leakboard.federation.task import task_of
@@ -43,7 +43,7 @@ class Reading:
     Owners are client names; the mean over all participants stands under `AGGREGATE`.
     """
 
-    occasion: Occasion
+    context: RoundContext
     model: Parameters | None
     gradients: Mapping[str, Gradient]
 
@@ -170,11 +170,11 @@ class Defense(Plugin):
     def read(self, observation: Observation, public: Public) -> Reading:
         """The honest reading of one observation, from its messages."""
         models = [m.payload["model"] for m in observation.messages if m.kind == "model"]
-        size = observation.occasion.batch_size
+        size = observation.context.batch_size
         gradients = {
             m.sender: Gradient(m.payload["gradient"], 1, size) for m in observation.messages if m.kind == "update"
         }
-        return Reading(observation.occasion, models[0] if models else None, gradients)
+        return Reading(observation.context, models[0] if models else None, gradients)
 
     def open_updates(self, observation: Observation, public: Public) -> Mapping[str, tuple[Payload, int]]:
         """The updates that these parties can read, by owner as in `read`: all parts, and over how many clients a mean.
@@ -194,7 +194,7 @@ class Defense(Plugin):
         sent: list[Message] = []
         secret = derive_key(seed.to_bytes(16, "little", signed=True), "simulate")
         me = Party(client_name(0), public, secret)
-        me.occasion = Occasion(0, None, "train", public.clients[: public.training.per_round], len(labels))
+        me.context = RoundContext(0, None, "train", public.clients[: public.training.per_round], len(labels))
         me.batch = LabelledImages(images, labels)
         body: Payload = copy_value(own_state)
         me._inbox.append(Message("distribute", SERVER, me.name, "model", body, size_in_bytes(body)))
@@ -231,7 +231,7 @@ class Defense(Plugin):
         themselves is left out, because it holds nothing new; any other mean is taken for one over other clients.
         """
         laws = dict(self.noise_scale(observation, public))
-        if laws.keys() >= {AGGREGATE, *observation.occasion.participants}:
+        if laws.keys() >= {AGGREGATE, *observation.context.participants}:
             del laws[AGGREGATE]
         return JointNoise(laws, torch.eye(len(laws), dtype=torch.float64))
 

@@ -31,7 +31,7 @@ class Cdp(Clipped):
             average = mean(updates)
         with me.phase("DP"):
             size = sum(value.numel() for value in average.values())
-            noise = self.sigma(me.public, me.occasion.batch_size) / len(updates) * me.stream("central").normal(size)
+            noise = self.sigma(me.public, me.context.batch_size) / len(updates) * me.stream("central").normal(size)
         self.step(me, added_in_place_of(average, noise), {})
 
     def claims(self, public: Public) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from leakboard.defenses.crypto.functional import (
 )
 from leakboard.defenses.crypto.integers import from_blob, to_blob
 from leakboard.defenses.crypto.stand_in import client_key, pad, pad_sum, to_tensor, to_words, where
-from leakboard.federation.party import Occasion, Party, ProtocolError, Step
+from leakboard.federation.party import Party, ProtocolError, RoundContext, Step
 from leakboard.federation.payload import Payload
 from leakboard.federation.settings import SERVER, Public
 from leakboard.federation.transcript import Observation
@@ -62,9 +62,9 @@ class HybridAlpha(Encrypted, NoisyShare):
         "per-slot", description="shared: one slot key for all coordinates and rounds, as the scheme is specified"
     )
 
-    def label(self, occasion: Occasion) -> str | None:
+    def label(self, context: RoundContext) -> str | None:
         """What pads are bound to: this run of the protocol, or nothing."""
-        return where(occasion) if self.keys == "per-slot" else None
+        return where(context) if self.keys == "per-slot" else None
 
     def bound(self, clients: int) -> int:
         """The largest sum of signed codes of so many clients."""
@@ -132,9 +132,9 @@ class HybridAlpha(Encrypted, NoisyShare):
                 body: Payload = {"ciphertexts": self._encrypted(me, codes)}
             me.send(SERVER, "update", body)
         else:
-            body = {"sealed": self.sealed(me, codes, self.label(me.occasion))}
+            body = {"sealed": self.sealed(me, codes, self.label(me.context))}
             me.skip("Grad_Enc", len(codes))
-            if self.is_sampled(me.occasion):
+            if self.is_sampled(me.context):
                 part = codes[: self.sample_size(me)]
                 with me.sample("Grad_Enc", len(part)):
                     body["sample"] = self._encrypted(me, part)
@@ -144,7 +144,7 @@ class HybridAlpha(Encrypted, NoisyShare):
         """Pairs (t, c) of all codes, one behind the other; a code enters the exponent with its sign."""
         key = SlotKey(**me.state["slot_key"])
         values = [int(code) - self._zero for code in codes]
-        found = SlotEncryptor(key).encrypt(values, pads(key, self.label(me.occasion), len(codes)), me.stream("enc"))
+        found = SlotEncryptor(key).encrypt(values, pads(key, self.label(me.context), len(codes)), me.stream("enc"))
         return to_blob((element for pair in found for element in pair), ELEMENT)
 
     @property
@@ -170,7 +170,7 @@ class HybridAlpha(Encrypted, NoisyShare):
         if not self.allowed(me.public, weights):
             me.send(SERVER, "refusal", {"reason": f"a key needs at least {self.least_honest(me.public)} clients"})
             return
-        count, label = self.code_count(me.public), self.label(me.occasion)
+        count, label = self.code_count(me.public), self.label(me.context)
         coordinates = count if label is not None else 1
         wire = coordinates * SUM + len(weights) * 32
         if self.crypto == "real":
@@ -194,7 +194,7 @@ class HybridAlpha(Encrypted, NoisyShare):
 
     def _packed_key(self, me: Party, weights: Mapping[str, int], count: int) -> Payload:
         keys = {me.public.clients.index(name): SlotKey(**me.keys["master"][name]) for name in weights}
-        found = functional_key(keys, dict.fromkeys(keys, 1), self.label(me.occasion), count)
+        found = functional_key(keys, dict.fromkeys(keys, 1), self.label(me.context), count)
         return {"d": {str(slot): int(d) for slot, d in found.d.items()}, "z": to_blob(found.z, SUM)}
 
     def aggregate(self, me: Party) -> None:
@@ -241,7 +241,7 @@ class HybridAlpha(Encrypted, NoisyShare):
             return {}
         if self.crypto == "real":
             return self._opened_by(observation, public, {n: SlotKey(**key) for n, key in held["master"].items()})
-        label, count = self.label(observation.occasion), self.code_count(public)
+        label, count = self.label(observation.context), self.code_count(public)
         found = {}
         for message in observation.messages:
             if message.kind == "update" and message.receiver == SERVER:
@@ -252,13 +252,13 @@ class HybridAlpha(Encrypted, NoisyShare):
     def own_codes(self, observation: Observation, public: Public) -> dict[str, Integers]:
         """What a client encrypted itself: its own key opens it."""
         if self.crypto == "sampled":
-            return self.unsealed(observation, public, self.label(observation.occasion))
+            return self.unsealed(observation, public, self.label(observation.context))
         keys = {n: SlotKey(**s["slot_key"]) for n, s in observation.states.items() if "slot_key" in s}
         return self._opened_by(observation, public, keys)
 
     def _opened_by(self, observation: Observation, public: Public, keys: Mapping[str, SlotKey]) -> dict[str, Integers]:
         """The codes in the real ciphertexts of the clients whose slot keys are known."""
-        label, count = self.label(observation.occasion), self.code_count(public)
+        label, count = self.label(observation.context), self.code_count(public)
         found = {}
         for message in observation.messages:
             if message.kind == "update" and message.receiver == SERVER and message.sender in keys:

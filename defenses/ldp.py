@@ -30,13 +30,13 @@ class Ldp(Clipped):
         gradient = self.clipped_gradient(me)
         with me.phase("DP"):
             size = sum(value.numel() for value in gradient.values())
-            noise = self.sigma(me.public, me.occasion.batch_size) * me.stream("gaussian").normal(size)
+            noise = self.sigma(me.public, me.context.batch_size) * me.stream("gaussian").normal(size)
             noisy = added_in_place_of(gradient, noise)
         me.send(SERVER, "update", {"gradient": noisy, "buffers": {}})
 
     def noise_scale(self, observation: Observation, public: Public) -> Mapping[str, Noise]:
         """The same deviation everywhere."""
-        sigma = self.sigma(public, observation.occasion.batch_size)
+        sigma = self.sigma(public, observation.context.batch_size)
         gradients = self.read(observation, public).gradients
         return {n: even_noise(g.values, sigma) for n, g in gradients.items()} if self.noise else {}
 

@@ -31,7 +31,7 @@ class MpCdp(Budget, ModelPerturbation):
     def finish(self, me: Party, recovered: Parameters, clients: int) -> Parameters:
         """Server: central noise on the recovered mean over the clients that really sent something."""
         with me.phase("DP"):
-            sigma = self.central_sigma(me.public, clients, me.occasion.batch_size)
+            sigma = self.central_sigma(me.public, clients, me.context.batch_size)
             return added(recovered, sigma * me.stream("central").normal(sum(v.numel() for v in recovered.values())))
 
     def central_sigma(self, public: Public, clients: int, batch: int) -> float:

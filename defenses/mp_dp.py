@@ -20,7 +20,7 @@ from leakboard.defenses.noise.budget import MODE, Budget, Mode
 from leakboard.defenses.noise.calibration import Edge, Sigmas, corrected_sigmas, exact_theta, paper_sigmas
 from leakboard.defenses.noise.graph import choose_neighbours, complete_edges, union_edges
 from leakboard.defenses.noise.laws import signed_dn
-from leakboard.federation.party import Message, Occasion, Party, Step
+from leakboard.federation.party import Message, Party, RoundContext, Step
 from leakboard.federation.payload import Parameters, Payload
 from leakboard.federation.settings import SERVER, Public, client_name
 from leakboard.federation.transcript import Observation
@@ -133,7 +133,7 @@ class MpDp(Budget, ModelPerturbation):
             return {name: value.double() for name, value in gradient.items()}
         with me.phase("DP"):
             edges = self.edges(me)
-            sigmas = self.sigmas(me.public, len(me.participants), edges, me.occasion.batch_size)
+            sigmas = self.sigmas(me.public, len(me.participants), edges, me.context.batch_size)
             noise = self.flat_noise(me, edges, sigmas, sum(value.numel() for value in gradient.values()))
             return added(gradient, noise)
 
@@ -149,16 +149,16 @@ class MpDp(Budget, ModelPerturbation):
         return total
 
     def pair_stream(self, me: Party, other: int) -> Stream:
-        """The stream that this client shares with another one, in this occasion alone."""
+        """The stream that this client shares with another one, in this context alone."""
         if "private_key" not in me.state:  # an outsider's simulation: no shared key, so a draw of its own, same law
             return me.stream(f"pairwise with {other}")
-        return shared_stream(me.state, me.index, other, me.occasion)
+        return shared_stream(me.state, me.index, other, me.context)
 
     # --- reading ----------------------------------------------------------------------------
 
     def read(self, observation: Observation, public: Public) -> Reading:
         """The server's recovered gradients, less the noise that clients who collude with it share with the senders."""
-        if not self.noise or SERVER not in observation.states or observation.occasion.kind not in ("train", "probe"):
+        if not self.noise or SERVER not in observation.states or observation.context.kind not in ("train", "probe"):
             return super().read(observation, public)
         messages = tuple(self._without_shared_noise(message, observation, public) for message in observation.messages)
         return super().read(replace(observation, messages=messages), public)
@@ -169,22 +169,22 @@ class MpDp(Budget, ModelPerturbation):
         if message.kind != "update" or not colluders:
             return message
         edges = self._seen_edges(observation)
-        occasion, sender = observation.occasion, _index(message.sender)
-        sigmas = self.sigmas(public, len(occasion.participants), edges, occasion.batch_size)
+        context, sender = observation.context, _index(message.sender)
+        sigmas = self.sigmas(public, len(context.participants), edges, context.batch_size)
         gradient: Parameters = message.payload["gradient"]
         size = sum(value.numel() for value in gradient.values())
         known = np.zeros(size)
         for a, b in edges:
             other = b if sender == a else a
             if sender in (a, b) and other in colluders and other != sender:
-                drawn = signed_dn(shared_stream(colluders[other], other, sender, occasion), sigmas.pairwise, size)
+                drawn = signed_dn(shared_stream(colluders[other], other, sender, context), sigmas.pairwise, size)
                 known += drawn if sender == a else -drawn
         return replace(message, payload={**message.payload, "gradient": added(gradient, -known)})
 
     def _seen_edges(self, observation: Observation) -> list[Edge]:
         """The graph as the colluders know it: complete, or from the choices that they received and made."""
         if not self.neighbours:
-            return complete_edges([_index(name) for name in observation.occasion.participants])
+            return complete_edges([_index(name) for name in observation.context.participants])
         choices = {_index(m.sender): m.payload["chosen"] for m in observation.messages if m.kind == "neighbours"}
         return union_edges(choices)
 
@@ -197,7 +197,7 @@ class MpDp(Budget, ModelPerturbation):
         if not self.noise or "secret" not in observation.states.get(SERVER, {}):
             return {}
         sigmas, held = self._unknown_noise(observation, public)
-        unknown = dict(zip(observation.occasion.participants, held.sum(1).tolist(), strict=True))
+        unknown = dict(zip(observation.context.participants, held.sum(1).tolist(), strict=True))
         found = {}
         for message in observation.messages:
             if message.kind == "update":
@@ -216,7 +216,7 @@ class MpDp(Budget, ModelPerturbation):
         if not laws:
             return super().joint_noise(observation, public)
         sigmas, held = self._unknown_noise(observation, public)
-        names = list(observation.occasion.participants)
+        names = list(observation.context.participants)
         laplacian = np.diag(held.sum(1)) - np.minimum(held, held.T)
         covariance = sigmas.own**2 * np.eye(len(names)) + sigmas.pairwise**2 * laplacian
         deviations = np.sqrt(covariance.diagonal())
@@ -229,14 +229,14 @@ class MpDp(Budget, ModelPerturbation):
 
         A colluder v takes its Delta_kv off. A server alone does not see a random graph: each edge by its chance.
         """
-        occasion, count = observation.occasion, len(observation.occasion.participants)
+        context, count = observation.context, len(observation.context.participants)
         colluders = {_index(name) for name, state in observation.states.items() if "private_key" in state}
         seen = bool(colluders) or not self.neighbours
         edges = self._seen_edges(observation) if seen else self._typical_edges(count)
-        sigmas = self.sigmas(public, count, edges, occasion.batch_size)
+        sigmas = self.sigmas(public, count, edges, context.batch_size)
         if not seen:
             return sigmas, 2 * len(edges) / max(1, count * (count - 1)) * (1 - np.eye(count))
-        places = {_index(name): place for place, name in enumerate(occasion.participants)}
+        places = {_index(name): place for place, name in enumerate(context.participants)}
         held = np.zeros((count, count))
         for a, b in edges:
             held[places[a], places[b]] = b not in colluders
@@ -278,12 +278,12 @@ class MpDp(Budget, ModelPerturbation):
         return union_edges({own: choose_neighbours(stream, own, everyone, self.neighbours) for own in everyone})
 
 
-def shared_stream(state: Payload, own: int, other: int, occasion: Occasion) -> Stream:
-    """The stream of a pair of clients, from one's private and the other's public key, bound to the occasion."""
+def shared_stream(state: Payload, own: int, other: int, context: RoundContext) -> Stream:
+    """The stream of a pair of clients, from one's private and the other's public key, bound to the context."""
     private = X25519PrivateKey.from_private_bytes(state["private_key"])
     public = X25519PublicKey.from_public_bytes(state["public_keys"][client_name(other)])
     pair = (min(own, other), max(own, other))
-    where = (occasion.kind, occasion.round, -1 if occasion.probe is None else occasion.probe)
+    where = (context.kind, context.round, -1 if context.probe is None else context.probe)
     return Stream(derive_key(private.exchange(public), "pairwise", *pair, *where))
 
 

@@ -30,12 +30,12 @@ class MpDpNaive(LocalBudget, ModelPerturbation):
     def protect(self, me: Party, gradient: Parameters) -> Parameters:
         """Client: add N(0, sigma^2) to every value of the perturbed gradient."""
         with me.phase("DP"):
-            sigma = self.unit_sigma(me.public) * self.size(me.occasion.batch_size)
+            sigma = self.unit_sigma(me.public) * self.size(me.context.batch_size)
             return added(gradient, sigma * me.stream("eta").normal(sum(v.numel() for v in gradient.values())))
 
     def noise_scale(self, observation: Observation, public: Public) -> Mapping[str, Noise]:
         """R times a normal of deviation sigma."""
-        sigma = self.unit_sigma(public) * self.size(observation.occasion.batch_size)
+        sigma = self.unit_sigma(public) * self.size(observation.context.batch_size)
         return self.local_noise(observation, public, sigma)
 
     def deviate(self) -> Self:

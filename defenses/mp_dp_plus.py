@@ -127,7 +127,7 @@ class MpDpPlus(SecureSum, Budget, PerturbedParts):
     def noised(self, me: Party, part: str, values: Floats) -> Floats:
         """Client: Gaussian noise on every value."""
         with me.phase("DP"):
-            sigma = self.share_sigmas(me.public, me.occasion.batch_size)[part]
+            sigma = self.share_sigmas(me.public, me.context.batch_size)[part]
             return values + sigma * me.stream(f"gaussian {part}").normal(len(values))
 
     def codecs(self, public: Public, batch: int) -> dict[str, FixedPoint]:
@@ -147,7 +147,7 @@ class MpDpPlus(SecureSum, Budget, PerturbedParts):
         for name, gradient in gradients.items():
             secret = unpack_secret(observation.states[SERVER]["secret"])
             weights = (1.0, float(secret.gamma), float(secret.additive.square().sum()))
-            shares = self.share_sigmas(public, observation.occasion.batch_size).values()
+            shares = self.share_sigmas(public, observation.context.batch_size).values()
             sigma = math.hypot(*(w * s for w, s in zip(weights, shares, strict=True)))
             found[name] = self.multiplied_noise(observation, public, sigma / math.sqrt(gradient.clients))
         return found

@@ -32,12 +32,12 @@ class MpLdp(LocalBudget, ModelPerturbation):
     def protect(self, me: Party, gradient: Parameters) -> Parameters:
         """Client: add DN(sigma, 1) to every value of the perturbed gradient."""
         with me.phase("DP"):
-            sigma = self.unit_sigma(me.public) * self.size(me.occasion.batch_size)
+            sigma = self.unit_sigma(me.public) * self.size(me.context.batch_size)
             return added(gradient, signed_dn(me.stream("eta"), sigma, sum(v.numel() for v in gradient.values())))
 
     def noise_scale(self, observation: Observation, public: Public) -> Mapping[str, Noise]:
         """R times a uniform of variance 2 sigma^2 / 3."""
-        sigma = self.unit_sigma(public) * self.size(observation.occasion.batch_size)
+        sigma = self.unit_sigma(public) * self.size(observation.context.batch_size)
         return self.local_noise(observation, public, math.sqrt(2 / 3) * sigma, math.sqrt(2) * sigma)
 
     def deviate(self) -> Self:

@@ -51,7 +51,7 @@ class SecAgg(SecureSum, SummedGradient):
 
         with me.phase("Train"):
             (gradient,) = bounded_mean(me, part, None)
-        return encoded(me, self.codec(me.public, me.occasion.batch_size), flat(gradient))
+        return encoded(me, self.codec(me.public, me.context.batch_size), flat(gradient))
 
     def claims(self, public: Public) -> dict[str, Any]:
         """No noise, so no epsilon."""

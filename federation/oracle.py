@@ -29,7 +29,7 @@ class Ledger:
 
 @dataclass(frozen=True)
 class Oracle:
-    """What one client may ask in one occasion; `answers` keeps what it was told, for replay."""
+    """What one client may ask in one context; `answers` keeps what it was told, for replay."""
 
     task: Task
     model: Callable[[], Parameters]
@@ -56,7 +56,7 @@ class Oracle:
         self.ledger.worst[name] = max(value, self.ledger.worst.get(name, 0.0))
 
     def measure(self, name: str, compute: Callable[[Payload, Parameters], float]) -> None:
-        """In observed occasions, note the worst of a function of the server's state and the true model; tell nobody."""
+        """In observed contexts, note the worst of a function of the server's state and the true model; tell nobody."""
         if self.observed:
             value = float(compute(self.server_state(), self.model()))
             self.ledger.worst[name] = max(value, self.ledger.worst.get(name, 0.0))

@@ -40,7 +40,7 @@ class Message:
 
 
 @dataclass(frozen=True)
-class Occasion:
+class RoundContext:
     """One run of the protocol: a training round, a probe of it, the set-up or the closing distribution.
 
     `probe` is the number of a probe, which no other of its round has, whatever its `batch_size`: streams hang on it.
@@ -87,14 +87,14 @@ class Party:
         self.shard = shard
         self.state: Payload = {}
         self.keys: Payload = {}
-        self.occasion = Occasion(0, None, "setup", (), 0)
+        self.context = RoundContext(0, None, "setup", (), 0)
         self.batch: LabelledImages | None = None
         self.oracle: Oracle | RecordedOracle | None = None
         self._inbox: list[Message] = []
         self._handed: dict[str, dict[str, Payload]] = {}
         self._deliver: Callable[[Message], None] | None = None
         self._step = ""
-        self._streams: dict[tuple[str, Occasion], Stream] = {}
+        self._streams: dict[tuple[str, RoundContext], Stream] = {}
         self._clock = Clock()
 
     @property
@@ -105,7 +105,7 @@ class Party:
     @property
     def participants(self) -> tuple[str, ...]:
         """The clients that were asked to take part this time."""
-        return self.occasion.participants
+        return self.context.participants
 
     def send(self, receiver: str, kind: str, payload: Mapping[str, Value], *, size: int | None = None) -> None:
         """Send a copy of the payload; it is logged with its size, or with the size of what it stands for."""
@@ -144,12 +144,12 @@ class Party:
 
     def stream(self, purpose: str) -> Stream:
         """This party's random stream for a purpose, fresh in every round and probe; goes on where it stopped."""
-        key = (purpose, self.occasion)
+        key = (purpose, self.context)
         if key not in self._streams:
             where = (
-                self.occasion.kind,
-                self.occasion.round,
-                -1 if self.occasion.probe is None else self.occasion.probe,
+                self.context.kind,
+                self.context.round,
+                -1 if self.context.probe is None else self.context.probe,
             )
             self._streams[key] = Stream(derive_key(self.secret, "draws", purpose, *where))
         return self._streams[key]

@@ -21,7 +21,7 @@ from torch import Tensor
 from leakboard.datasets.base import LabelledImages
 from leakboard.federation.payload import Payload, raw_bytes
 from leakboard.federation.rounds import Federation, Outcome, Scheme, Script
-from leakboard.federation.settings import Watch
+from leakboard.federation.settings import ObservedRounds
 from leakboard.federation.transcript import Observation, Transcript
 
 #: at most so many differing paths are reported, each cut to this length
@@ -68,14 +68,14 @@ def _own_part(observations: tuple[Observation, ...], party: str) -> list[Payload
 
 def _replayed(parcel: bytes, party: str, pipe: Connection) -> None:
     """Child process: run one party against the script and send back what it differs in."""
-    make, public, transcript, secret, shard, watch, seed, threads = pickle.loads(parcel)  # our own parent's
+    make, public, transcript, secret, shard, observe, seed, threads = pickle.loads(parcel)  # our own parent's
     torch.set_num_threads(threads)  # sums over another number of threads differ in their last bits
     try:
         run = Federation(
             make(),
             public,
             {party: shard} if shard is not None else {},
-            watch,
+            observe,
             seed,
             record_all=True,
             script=Script(frozenset({party}), transcript),
@@ -110,7 +110,7 @@ def covert_channels(
     make: Callable[[], Scheme],
     outcome: Outcome,
     shards: Mapping[str, LabelledImages],
-    watch: Watch,
+    observe: ObservedRounds,
     seed: int,
 ) -> dict[str, list[str]]:
     """The parties that do something else when the others are away, with the paths that differ; empty when clean.
@@ -127,7 +127,7 @@ def covert_channels(
     transcript = Transcript(outcome.transcript.observations)
     for party, secret in outcome.secrets.items():
         receiver, sender = context.Pipe(duplex=False)
-        parts = (make, outcome.public, transcript, secret, shards.get(party), watch, seed, torch.get_num_threads())
+        parts = (make, outcome.public, transcript, secret, shards.get(party), observe, seed, torch.get_num_threads())
         # pickled by value here: torch would hand every tensor over as a file descriptor, and there are too many
         child = context.Process(target=_replayed, args=(pickle.dumps(parts), party, sender))  # type: ignore[attr-defined]
         child.start()

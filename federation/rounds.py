@@ -20,9 +20,9 @@ from leakboard.core.randomness import derive_key, run_secret
 from leakboard.core.seeds import derive_seed
 from leakboard.datasets.base import LabelledImages
 from leakboard.federation.oracle import Ledger, Oracle, RecordedOracle
-from leakboard.federation.party import Clock, Message, Occasion, Party, ProtocolError, Step
+from leakboard.federation.party import Clock, Message, Party, ProtocolError, RoundContext, Step
 from leakboard.federation.payload import Parameters, Payload, copy_value
-from leakboard.federation.settings import SERVER, VICTIM, Public, Watch, client_name
+from leakboard.federation.settings import SERVER, VICTIM, ObservedRounds, Public, client_name
 from leakboard.federation.task import Task, task_of
 from leakboard.federation.transcript import Observation, Transcript
 
@@ -69,14 +69,14 @@ class Script:
     live: frozenset[str]
     transcript: Transcript
 
-    def sent(self, occasion: Occasion, step: str, sender: str) -> list[Message]:
-        """What `sender` sent in that step of that occasion."""
-        found = [o for o in self.transcript.observations if o.occasion == occasion]
+    def sent(self, context: RoundContext, step: str, sender: str) -> list[Message]:
+        """What `sender` sent in that step of that context."""
+        found = [o for o in self.transcript.observations if o.context == context]
         return [m for o in found for m in o.messages if m.step == step and m.sender == sender]
 
-    def answers(self, occasion: Occasion, party: str) -> list[torch.Tensor]:
-        """What the oracle told that party in that occasion."""
-        found = [o for o in self.transcript.observations if o.occasion == occasion]
+    def answers(self, context: RoundContext, party: str) -> list[torch.Tensor]:
+        """What the oracle told that party in that context."""
+        found = [o for o in self.transcript.observations if o.context == context]
         return [answer for o in found for answer in o.oracle.get(party, [])]
 
 
@@ -87,7 +87,7 @@ class Federation:
     scheme: Scheme
     public: Public
     shards: Mapping[str, LabelledImages]
-    watch: Watch | None
+    observe: ObservedRounds | None
     seed: int
     fresh_keys: bool = False
     record_all: bool = False
@@ -103,8 +103,8 @@ class Federation:
     ledger: Ledger = field(default_factory=Ledger)
 
     def __post_init__(self) -> None:
-        if self.watch is not None:
-            self.watch.check_targets(self.public.shard_sizes[0])
+        if self.observe is not None:
+            self.observe.check_targets(self.public.shard_sizes[0])
         steps = [step.name for step in self.scheme.protocol()]
         for drop in self.public.training.dropouts:
             if drop.step not in steps:
@@ -127,8 +127,8 @@ class Federation:
     def run(self) -> Outcome:
         """Set-up, all rounds with their probes, and the closing distribution of the final model."""
         total = self.public.total_rounds
-        observed = self.watch.indices(total) if self.watch is not None else {}
-        self._occasion(Occasion(0, None, "setup", self.public.clients, 0), "setup", keep=True)
+        observed = self.observe.indices(total) if self.observe is not None else {}
+        self._occasion(RoundContext(0, None, "setup", self.public.clients, 0), "setup", keep=True)
         client_rounds = 0
         models: dict[int, Parameters] = {}
         batches: dict[int, torch.Tensor] = {}
@@ -136,16 +136,16 @@ class Federation:
             participants = self._participants(index, index in observed)
             client_rounds += len(participants)
             size = self.public.training.batch_size
-            occasion = Occasion(index, None, "train", participants, size)
-            self._occasion(occasion, "protocol", keep=index in observed)
-            if self.watch is not None and index in observed:
+            context = RoundContext(index, None, "train", participants, size)
+            self._occasion(context, "protocol", keep=index in observed)
+            if self.observe is not None and index in observed:
                 models[index] = self._global_model()
                 if VICTIM in self._positions and not self._drops_out(VICTIM, index):
                     batches[index] = self._positions[VICTIM]
-                self._probe(self.watch, index, participants)
+                self._probe(self.observe, index, participants)
             self.after_round(index + 1, self._global_model)
             self.progress(index + 1, total)
-        self._occasion(Occasion(total, None, "final", self.public.clients, 0), "closing", keep=True)
+        self._occasion(RoundContext(total, None, "final", self.public.clients, 0), "closing", keep=True)
         clock = self.clocks["train"]
         setup = self.clocks["setup"]
         return Outcome(
@@ -164,10 +164,10 @@ class Federation:
             batches,
         )
 
-    def _oracle(self, occasion: Occasion, name: str, observed: bool) -> Oracle | RecordedOracle:
+    def _oracle(self, context: RoundContext, name: str, observed: bool) -> Oracle | RecordedOracle:
         """What this client may ask beyond its own knowledge (see `federation.oracle`)."""
         if self.script is not None:
-            return RecordedOracle(self.script.answers(occasion, name))
+            return RecordedOracle(self.script.answers(context, name))
         state = self.parties[SERVER].state
         return Oracle(self._task, self._global_model, lambda: state, self.ledger, observed)
 
@@ -188,55 +188,55 @@ class Federation:
             chosen[-1] = 0
         return tuple(client_name(number) for number in sorted(chosen))
 
-    def _probe(self, watch: Watch, index: int, participants: tuple[str, ...]) -> None:
+    def _probe(self, observe: ObservedRounds, index: int, participants: tuple[str, ...]) -> None:
         """Run the protocol once for each batch of targets, the smallest first, then put every state back."""
         acting = [p for p in self.parties.values() if p.role != "client" or p.name in participants]
         before = [(party, party.state, party.keys) for party in acting]
-        for number in (number for size in watch.sizes for number in watch.probes(size)):
+        for number in (number for size in observe.sizes for number in observe.probes(size)):
             for party, state, keys in before:
                 party.state, party.keys = copy_value(state), copy_value(keys)
-            occasion = Occasion(index, number, "probe", participants, watch.size_of(number))
-            self._occasion(occasion, "protocol", keep=True)
+            context = RoundContext(index, number, "probe", participants, observe.size_of(number))
+            self._occasion(context, "protocol", keep=True)
         for party, state, keys in before:
             party.state, party.keys = state, keys
 
-    def _occasion(self, occasion: Occasion, part: str, keep: bool) -> None:
+    def _occasion(self, context: RoundContext, part: str, keep: bool) -> None:
         """Run one part of the protocol (`setup`, `protocol` or `closing`) with all its parties."""
         logged = keep or self.record_all
-        self._log, self._present = [], frozenset(occasion.participants)
-        self._kept = self._witnesses(occasion)
-        if occasion.kind == "train":
-            training = [name for name in occasion.participants if name in self.shards]
+        self._log, self._present = [], frozenset(context.participants)
+        self._kept = self._witnesses(context)
+        if context.kind == "train":
+            training = [name for name in context.participants if name in self.shards]
             self._positions = {name: self._next_positions(name) for name in training}
         for name, party in self.parties.items():
             if party.role == "client" and name not in self._present:
                 continue
-            party.occasion = occasion
-            party.oracle = self._oracle(occasion, name, keep) if party.role == "client" else None
-            party._clock = self.clocks[occasion.kind]
+            party.context = context
+            party.oracle = self._oracle(context, name, keep) if party.role == "client" else None
+            party._clock = self.clocks[context.kind]
         steps: Sequence[Step] = getattr(self.scheme, part)()
         for position, step in enumerate(steps):
-            self._step(step, position, occasion, part, logged)
+            self._step(step, position, context, part, logged)
         if logged:
-            self.observations.append(self._observation(occasion))
+            self.observations.append(self._observation(context))
         self._log = []
         for party in self.parties.values():
             party.empty_inbox()
             party._streams.clear()
             party.oracle = None
 
-    def _step(self, step: Step, position: int, occasion: Occasion, part: str, logged: bool) -> None:
+    def _step(self, step: Step, position: int, context: RoundContext, part: str, logged: bool) -> None:
         """Let every party of the step's role run it; deliver when all have run."""
         sent: list[Message] = []
         for name, party in self.parties.items():
-            if party.role != step.role or not self._takes_part(party, step, occasion):
+            if party.role != step.role or not self._takes_part(party, step, context):
                 continue
             if self.script is not None and not self._is_live(name):
-                sent += self.script.sent(occasion, step.name, name)
+                sent += self.script.sent(context, step.name, name)
                 continue
             own: list[Message] = []  # not `sent`: nobody may reach what others send in the same step
             party._step, party._deliver = step.name, own.append
-            party.batch = self._batch(name, occasion)  # only now: not the records of all clients at once
+            party.batch = self._batch(name, context)  # only now: not the records of all clients at once
             own_steps: Sequence[Step] = getattr(self._schemes[name], part)()
             own_steps[position].run(party)
             party._deliver = party.batch = None
@@ -245,20 +245,20 @@ class Federation:
         for message in sent:
             if message.receiver not in self.parties:
                 raise ProtocolError(f"{message.sender} sent '{message.kind}' to {message.receiver}, who does not exist")
-            if occasion.kind == "train":
+            if context.kind == "train":
                 self.bytes_by_kind[message.kind] += message.size
             noted = logged and self._is_witnessed(message)
             if noted:  # the log holds it too: its receiver gets a copy
                 self._log.append(replace(message, alone=False))
             self.parties[message.receiver]._inbox.append(self._log[-1] if noted else message)
 
-    def _witnesses(self, occasion: Occasion) -> frozenset[str] | None:
-        """The clients whose messages and states the transcript keeps (`Watch.witnesses`); None: all."""
-        if self.watch is None or self.watch.witnesses is None:
+    def _witnesses(self, context: RoundContext) -> frozenset[str] | None:
+        """The clients whose messages and states the transcript keeps (`ObservedRounds.witnesses`); None: all."""
+        if self.observe is None or self.observe.witnesses is None:
             return None
         # the victim, and client 1, which is the attacker of the threat `client`, whoever else takes part
-        names = dict.fromkeys((VICTIM, client_name(1), *occasion.participants))
-        return frozenset(list(names)[: self.watch.witnesses])
+        names = dict.fromkeys((VICTIM, client_name(1), *context.participants))
+        return frozenset(list(names)[: self.observe.witnesses])
 
     def _is_witnessed(self, message: Message) -> bool:
         """Whether a message has a witness at one of its ends, or no client at either."""
@@ -270,18 +270,18 @@ class Federation:
     def _is_live(self, name: str) -> bool:
         return self.script is None or name in self.script.live
 
-    def _takes_part(self, party: Party, step: Step, occasion: Occasion) -> bool:
+    def _takes_part(self, party: Party, step: Step, context: RoundContext) -> bool:
         """Clients run only where they participate, and not after they dropped out."""
         if party.role != "client":
             return True
         if party.name not in self._present:
             return False
-        if occasion.kind != "train" or not self.public.training.dropouts:
+        if context.kind != "train" or not self.public.training.dropouts:
             return True
         names = [s.name for s in self.scheme.protocol()]
         return not any(
             drop.client == party.index
-            and drop.round == occasion.round
+            and drop.round == context.round
             and names.index(step.name) >= names.index(drop.step)
             for drop in self.public.training.dropouts
         )
@@ -290,15 +290,15 @@ class Federation:
         """Whether a client vanishes in the middle of that round."""
         return any(client_name(d.client) == name and d.round == index for d in self.public.training.dropouts)
 
-    def _batch(self, name: str, occasion: Occasion) -> LabelledImages | None:
-        """The client's records for this occasion: the next batch of its epoch, or the probe's targets."""
+    def _batch(self, name: str, context: RoundContext) -> LabelledImages | None:
+        """The client's records for this context: the next batch of its epoch, or the probe's targets."""
         shard = self.shards.get(name)
-        if shard is None or occasion.kind in ("setup", "final"):
+        if shard is None or context.kind in ("setup", "final"):
             return None
-        if occasion.probe is None:
+        if context.probe is None:
             return shard.select(self._positions[name])
-        assert self.watch is not None
-        return shard.select((torch.arange(occasion.batch_size) + self.watch.start(occasion.probe)) % len(shard))
+        assert self.observe is not None
+        return shard.select((torch.arange(context.batch_size) + self.observe.start(context.probe)) % len(shard))
 
     def _next_positions(self, name: str) -> torch.Tensor:
         """Epoch by epoch without replacement; an epoch has floor(shard / size) whole batches."""
@@ -308,7 +308,7 @@ class Federation:
         generator = torch.Generator().manual_seed(derive_seed(self.seed, "batches", name, epoch))
         return torch.randperm(shard, generator=generator)[batch * size : (batch + 1) * size].clone()
 
-    def _observation(self, occasion: Occasion) -> Observation:
+    def _observation(self, context: RoundContext) -> Observation:
         """Freeze the log, and the states and keys of everybody as they are now."""
         present = {
             name: party
@@ -317,7 +317,7 @@ class Federation:
         }
         shown = {n: p for n, p in present.items() if p.role != "client" or self._kept is None or n in self._kept}
         return Observation(
-            occasion,
+            context,
             tuple(self._log),
             {name: copy_value(party.state) for name, party in shown.items()},
             # all keys, which are small: `server+keys` needs those of many

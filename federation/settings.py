@@ -89,7 +89,7 @@ class Training(Settings):
             )
 
 
-class Watch(Settings):
+class ObservedRounds(Settings):
     """What is observed: in which rounds, with probes of which batch sizes, and how many of each."""
 
     rounds: tuple[Moment, ...] = Field(("first", "middle", "last"), description="none: nothing is probed or kept")

@@ -7,7 +7,7 @@ import torch
 from leakboard.core.errors import Unsupported
 from leakboard.datasets.base import LabelledImages
 from leakboard.federation.rounds import Federation, Scheme
-from leakboard.federation.settings import Public, Watch, client_name
+from leakboard.federation.settings import ObservedRounds, Public, client_name
 from leakboard.federation.task import mixed_precision
 from leakboard.federation.view import View, make_view, parse_threat
 
@@ -18,13 +18,13 @@ def train_shadow(
     data: LabelledImages,
     threat: str,
     seed: int,
-    watch: Watch | None = None,
+    observe: ObservedRounds | None = None,
     *,
     mixed: bool = False,
 ) -> View:
     """Train through the same loop on `data` and return what that threat sees of it.
 
-    The data is dealt to as many clients as the real federation has. `watch` says which rounds are observed besides the
+    The data is dealt to as many clients as the real federation has. `observe` says which rounds are observed beside the
     end; by default none. `mixed`: layers in bfloat16, wherever the defense takes its gradients from `Task.gradient`.
     """
     own = shadow_settings(public, len(data))
@@ -32,7 +32,7 @@ def train_shadow(
     order = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))
     shards = {client_name(i): data.select(order[i::clients]) for i in range(clients)}
     with mixed_precision(mixed):
-        outcome = Federation(scheme.rehearsal(), own, shards, watch, seed).run()
+        outcome = Federation(scheme.rehearsal(), own, shards, observe, seed).run()
     return make_view(outcome.transcript, parse_threat(threat, clients), own, outcome.secrets, shards)
 
 

@@ -12,7 +12,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from leakboard.federation.party import Message, Occasion
+from leakboard.federation.party import Message, RoundContext
 from leakboard.federation.payload import Packer, Payload, unpack
 
 
@@ -23,7 +23,7 @@ class Observation:
     `oracle` holds what `federation.oracle` told each client, for replay alone: no view has it, no file keeps it.
     """
 
-    occasion: Occasion
+    context: RoundContext
     messages: tuple[Message, ...]
     states: Mapping[str, Payload]
     keys: Mapping[str, Payload]
@@ -33,7 +33,7 @@ class Observation:
         """What these parties hold of it: messages that they sent or got, their states, those keys."""
         inside, holders = set(parties), set(key_holders)
         return Observation(
-            self.occasion,
+            self.context,
             tuple(m for m in self.messages if m.sender in inside or m.receiver in inside),
             {party: state for party, state in self.states.items() if party in inside},
             {party: keys for party, keys in self.keys.items() if party in holders and keys},
@@ -57,11 +57,11 @@ class Transcript:
     def load(
         folder: Path,
         keep: Callable[[Observation], Observation] | None = None,
-        wanted: Callable[[Occasion], bool] = lambda occasion: True,
+        wanted: Callable[[RoundContext], bool] = lambda context: True,
     ) -> Transcript:
-        """Read a transcript: the `wanted` occasions, and only the tensors of what `keep` keeps of them."""
+        """Read a transcript: the `wanted` contexts, and only the tensors of what `keep` keeps of them."""
         trees = json.loads((folder / "transcript.json").read_text())
-        observations = [o for o in map(_raw_observation, trees) if wanted(o.occasion)]
+        observations = [o for o in map(_raw_observation, trees) if wanted(o.context)]
         if keep is not None:
             observations = [keep(observation) for observation in observations]
         read: dict[str, Tensor] = {}
@@ -76,11 +76,11 @@ class Transcript:
 
 
 def _pack_observation(observation: Observation, packer: Packer) -> dict[str, Any]:
-    o = observation.occasion
+    o = observation.context
     payloads = {id(m.payload): m.payload for m in observation.messages}  # a broadcast is one object: packed once
     packed = {key: packer.pack(payload) for key, payload in payloads.items()}
     return {
-        "occasion": [o.round, o.probe, o.kind, list(o.participants), o.batch_size],
+        "context": [o.round, o.probe, o.kind, list(o.participants), o.batch_size],
         "messages": [
             [m.step, m.sender, m.receiver, m.kind, m.size, packed[id(m.payload)]] for m in observation.messages
         ],
@@ -91,16 +91,16 @@ def _pack_observation(observation: Observation, packer: Packer) -> dict[str, Any
 
 def _raw_observation(tree: dict[str, Any]) -> Observation:
     """An observation whose payloads are still JSON trees."""
-    round_, probe, kind, participants, batch_size = tree["occasion"]
+    round_, probe, kind, participants, batch_size = tree["context"]
     messages = tuple(Message(step, a, b, kind_, body, size) for step, a, b, kind_, size, body in tree["messages"])
     return Observation(
-        Occasion(round_, probe, kind, tuple(participants), batch_size), messages, tree["states"], tree["keys"]
+        RoundContext(round_, probe, kind, tuple(participants), batch_size), messages, tree["states"], tree["keys"]
     )
 
 
 def _filled(raw: Observation, tensor: Callable[[str], Tensor]) -> Observation:
     return Observation(
-        raw.occasion,
+        raw.context,
         tuple(Message(m.step, m.sender, m.receiver, m.kind, unpack(m.payload, tensor), m.size) for m in raw.messages),
         {party: unpack(state, tensor) for party, state in raw.states.items()},
         {party: unpack(keys, tensor) for party, keys in raw.keys.items()},

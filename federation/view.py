@@ -63,9 +63,7 @@ class View:
 
     def of_kind(self, kind: str, round_index: int | None = None) -> tuple[Observation, ...]:
         """The observations of one kind (`train`, `probe`, `final`), of one round where it is given."""
-        return tuple(
-            o for o in self.observations if o.occasion.kind == kind and round_index in (None, o.occasion.round)
-        )
+        return tuple(o for o in self.observations if o.context.kind == kind and round_index in (None, o.context.round))
 
 
 def limiter(threat: Threat) -> Callable[[Observation], Observation]:

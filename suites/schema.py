@@ -11,7 +11,7 @@ from leakboard.core import registry
 from leakboard.core.errors import UserError, unknown_name
 from leakboard.core.names import file_part
 from leakboard.core.plugins import Settings, explain
-from leakboard.federation.settings import Training, Watch
+from leakboard.federation.settings import ObservedRounds, Training
 from leakboard.federation.view import parse_threat
 from leakboard.suites import suite_file, suite_files
 
@@ -98,7 +98,7 @@ class Suite(Settings):
     datasets: tuple[Entry, ...] = Field(min_length=1, max_length=100)
     model: Entry
     training: Training
-    observe: Watch = Watch()
+    observe: ObservedRounds = ObservedRounds()
     seeds: tuple[Seed, ...] = Field((0,), min_length=1, max_length=1000)
     defenses: tuple[DefenseEntry, ...] = Field(min_length=1, max_length=1000)
     attacks: tuple[AttackEntry, ...] = Field(min_length=1, max_length=1000)
@@ -203,7 +203,7 @@ def _fields_at(error: ValidationError) -> dict[str, Any]:
     where = [part for part in error.errors()[0]["loc"][:-1] if isinstance(part, str)]
     models: dict[str, type[Settings]] = {
         "training": Training,
-        "observe": Watch,
+        "observe": ObservedRounds,
         "model": Entry,
         "datasets": Entry,
         "defenses": DefenseEntry,

@@ -34,7 +34,7 @@ from leakboard.defenses.base import Reading
 from leakboard.defenses.building_blocks.model_perturbation import ModelPerturbation
 from leakboard.defenses.perturbation.canonical import canonical_form
 from leakboard.defenses.perturbation.client import Expanded, collapse, forward_collapsed
-from leakboard.federation.party import Occasion
+from leakboard.federation.party import RoundContext
 from leakboard.federation.payload import Parameters
 from leakboard.federation.settings import Public
 from leakboard.federation.task import task_of
@@ -56,7 +56,7 @@ CHUNK = 256
 class Received:
     """What a client got in one run of the protocol: W_hat with its diagonals, and r^a (classes,) in V2."""
 
-    occasion: Occasion
+    context: RoundContext
     perturbed: Parameters
     direction: Tensor | None
 
@@ -83,7 +83,7 @@ def received(observation: Observation) -> Received | None:
     """The model message of an observation; None where these parties got none."""
     for message in observation.messages:
         if message.kind == "model":
-            return Received(observation.occasion, message.payload["model"], message.payload.get("direction"))
+            return Received(observation.context, message.payload["model"], message.payload.get("direction"))
     return None
 
 
@@ -229,7 +229,7 @@ class Stripper:
         A client that takes part in every round has them all; of those that were kept, a probe and the closing message
         show the model one step after their round's training. `Unsupported` where neither neighbour was kept.
         """
-        at = got.occasion
+        at = got.context
         if at.kind == "train":
             after = self.of("probe", at.round)
             if after is not None:
@@ -266,7 +266,7 @@ class StrippedKnowledge(Knowledge):
         A model that holds no numbers (a shadow may diverge alone) stays as it is: attacks know what to do with one.
         """
         stripper = Stripper(self.view, perturbation_of(self), self.estimate, self.samples)
-        kept = tuple(o for o in self.view.observations if o.occasion.kind != "probe")
+        kept = tuple(o for o in self.view.observations if o.context.kind != "probe")
         found = []
         for observation, reading in zip(
             kept, self.defense.interpret(replace(self.view, observations=kept)), strict=True

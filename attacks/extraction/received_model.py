@@ -28,17 +28,17 @@ class ReceivedModel(ExtractionAttack):
         assert newest.model is not None
         if not all(bool(value.isfinite().all()) for value in newest.model.values()):
             raise Unsupported("the model that was received holds no numbers: the training diverged")
-        fresh = newest.occasion.kind == "probe" and newest.occasion.round == task.round_index
+        fresh = newest.context.kind == "probe" and newest.context.round == task.round_index
         flags = () if fresh else (f"no model of round {task.round_index} in the view: {_place(newest)} is given",)
         return ExtractionAnswer(copy_value(newest.model), flags)
 
 
 def _until(reading: Reading, task: ExtractionTask) -> bool:
     """Whether it is of the first probe of the task's round or from before; of later probes none is used."""
-    o = reading.occasion
+    o = reading.context
     return o.kind != "final" and o.round <= task.round_index and not o.probe
 
 
 def _place(reading: Reading) -> str:
-    o = reading.occasion
+    o = reading.context
     return f"that before the step of round {o.round}" if o.kind == "train" else f"that after round {o.round}"

@@ -23,7 +23,7 @@ class GradientMembership(BatchMembership):
         loss = own_loss(knowledge.task)
         found = {}
         for reading in knowledge.readings():
-            o, model = reading.occasion, reading.model
+            o, model = reading.context, reading.model
             if o.kind == "train" and o.round == round_index and model is not None:
                 for owner, gradient in reading.gradients.items():
                     transform = knowledge.defense.mimic_records(gradient, knowledge.public)

@@ -103,7 +103,7 @@ class UpdateInference(BatchMembership):
         seen = seen_step(before, after, stripper.expanded, knowledge.public)
         _check(seen.values)
         model = self._model(knowledge, seen, before, stripper.r(before))
-        training, clients = knowledge.public.training, len(before.occasion.participants)
+        training, clients = knowledge.public.training, len(before.context.participants)
         mean = Gradient(seen.values, clients, clients * training.batch_size)
         remark = ", momentum in it" if training.momentum and round_index else ""
         return InferredMean(
@@ -170,7 +170,7 @@ def _in_plain(knowledge: Knowledge, round_index: int) -> InferredMean:
         past = {n: (earlier[n].double() - before[n].double()) / training.learning_rate for n in names}
         values, exact = {n: value - training.momentum * past[n] for n, value in values.items()}, True
     _check(values)
-    senders, own = set(reading.occasion.participants), _own_gradient(knowledge, reading)
+    senders, own = set(reading.context.participants), _own_gradient(knowledge, reading)
     held = {AGGREGATE: Gradient(values, len(senders), len(senders) * training.batch_size), **own}
     left = remainder(held, senders, training.batch_size)
     mean = left.get(VICTIM, left[AGGREGATE])
@@ -191,17 +191,17 @@ def _own_gradient(knowledge: Knowledge, reading: Reading) -> dict[str, Gradient]
 
     Who dropped out may have been counted or not: then nothing can be taken off.
     """
-    (me,), occasion, defense = knowledge.view.parties, reading.occasion, knowledge.defense
-    if any(drop.round == occasion.round for drop in knowledge.public.training.dropouts):
+    (me,), context, defense = knowledge.view.parties, reading.context, knowledge.defense
+    if any(drop.round == context.round for drop in knowledge.public.training.dropouts):
         return {}
     if me in reading.gradients:
         return {me: reading.gradients[me]}
     if isinstance(defense, SummedGradient):
-        (observation,) = knowledge.view.of_kind("train", occasion.round)
+        (observation,) = knowledge.view.of_kind("train", context.round)
         codes = defense.own_codes(observation, knowledge.public).get(me)
         if codes is not None:
-            sent: Parameters = defense.decoded(knowledge.public, occasion, codes, 1)["gradient"]
-            return {me: Gradient(sent, 1, occasion.batch_size)}
+            sent: Parameters = defense.decoded(knowledge.public, context, codes, 1)["gradient"]
+            return {me: Gradient(sent, 1, context.batch_size)}
     return {}
 
 

@@ -35,7 +35,7 @@ def differences(defense: HybridAlpha, observation: Observation, public: Public, 
     keys = [m.payload for m in observation.messages if m.kind == "functional_key"]
     if client not in updates or not keys:
         raise Unsupported(f"{client} sent no update in this round, or the authority gave no key for its sum")
-    missing = len(observation.occasion.participants) - len(updates)
+    missing = len(observation.context.participants) - len(updates)
     if missing and defense.crypto != "sampled":
         raise Unsupported(f"the key opens the ciphertexts of all clients together; of {missing} the view has none")
     if defense.crypto == "sampled":
@@ -55,7 +55,7 @@ def isolated(defense: HybridAlpha, observation: Observation, public: Public, cli
     A ReLU network has units that are off, so many values of a gradient are 0, and noise is symmetric.
     """
     task = task_of(public)
-    step = defense.codec(public, observation.occasion.batch_size).step
+    step = defense.codec(public, observation.context.batch_size).step
     values = differences(defense, observation, public, client) * step
     like: Parameters = dict(task.skeleton().named_parameters())
     return {name: value.to(task.dtype) for name, value in shaped(values - np.median(values), like).items()}
@@ -103,7 +103,7 @@ class MixAndMatch(RunsAnother, ReconstructionAttack):
         found: list[Inversion] = []
         shares: list[int] = []
         for observation in knowledge.view.of_kind("probe", task.round_index):
-            place = task.place(observation.occasion)
+            place = task.place(observation.context)
             if place is None:
                 continue
             problems = self._problems(knowledge, task, observation, place)

@@ -83,7 +83,7 @@ class NoiseAware(InvertingGradients):
 
     def _rounds(self, knowledge: Knowledge, task: ReconstructionTask) -> list[int]:
         """The round in question, and the other observed ones where they count too."""
-        others = {o.occasion.round for o in knowledge.view.of_kind("probe")} - {task.round_index}
+        others = {o.context.round for o in knowledge.view.of_kind("probe")} - {task.round_index}
         return [task.round_index, *(sorted(others) if self.rounds == "all" else ())]
 
     def _laws(
@@ -93,7 +93,7 @@ class NoiseAware(InvertingGradients):
         found: dict[int, Law] = {}
         for observation in knowledge.view.of_kind("probe", task.round_index):
             known = knowledge.defense.noise_scale(observation, knowledge.public)
-            noise, place = known.get(VICTIM) or known.get(AGGREGATE), task.place(observation.occasion)
+            noise, place = known.get(VICTIM) or known.get(AGGREGATE), task.place(observation.context)
             if place is None:
                 continue
             if noise is None or place >= len(problems):

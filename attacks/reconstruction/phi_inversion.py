@@ -158,7 +158,7 @@ def _parts(knowledge: Knowledge, task: ReconstructionTask) -> tuple[CleanParts, 
         )
     found: dict[int, CleanParts] = {}
     for observation in view.of_kind("probe", task.round_index):
-        place = task.place(observation.occasion)
+        place = task.place(observation.context)
         if place is None:
             continue
         parts = defense.clean_parts(observation, view.public)

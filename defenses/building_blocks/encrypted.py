@@ -10,7 +10,7 @@ from pydantic import Field
 from leakboard.defenses.building_blocks.sum import SummedCodes
 from leakboard.defenses.crypto.fixed_point import Integers
 from leakboard.defenses.crypto.stand_in import pad, to_tensor, to_words
-from leakboard.federation.party import Occasion, Party
+from leakboard.federation.party import Party, RoundContext
 from leakboard.federation.payload import Payload, Value
 from leakboard.federation.settings import SERVER, Public
 from leakboard.federation.transcript import Observation
@@ -40,9 +40,9 @@ class Encrypted(SummedCodes):
         """Whether any real ciphertext is made at all."""
         return self.crypto == "real" or self.sample_values > 0
 
-    def is_sampled(self, occasion: Occasion) -> bool:
+    def is_sampled(self, context: RoundContext) -> bool:
         """Whether a sample is encrypted for real in this run of the protocol."""
-        first = occasion.kind == "train" and occasion.round == 0
+        first = context.kind == "train" and context.round == 0
         return self.crypto == "sampled" and self.sample_values > 0 and first
 
     def sample_size(self, me: Party) -> int:

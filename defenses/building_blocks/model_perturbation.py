@@ -231,7 +231,7 @@ class ModelPerturbation(Defense):
             return norm({n: found[n] - true[n] for n in true}) / max(norm(true), 1e-300)
 
         first = self._first_scale(self.expanded(public))
-        me.oracle.measure("recovery_error" if me.occasion.kind == "train" else "recovery_error_probe", error)
+        me.oracle.measure("recovery_error" if me.context.kind == "train" else "recovery_error_probe", error)
         me.oracle.measure("gamma_shrunk", lambda state, model: first / float(state["gamma_scale"]))
 
     # --- reading ----------------------------------------------------------------------------
@@ -242,11 +242,11 @@ class ModelPerturbation(Defense):
         server = observation.states.get(SERVER)
         if server is None:
             models = [m.payload["model"] for m in observation.messages if m.kind == "model"]
-            return Reading(observation.occasion, collapse(models[0], expanded) if models else None, {})
+            return Reading(observation.context, collapse(models[0], expanded) if models else None, {})
         if "secret" not in server:
-            return Reading(observation.occasion, None, {})
+            return Reading(observation.context, None, {})
         secret = unpack_secret(server["secret"])
-        size = observation.occasion.batch_size
+        size = observation.context.batch_size
         gradients = {
             m.sender: Gradient(
                 recover(m.payload["gradient"], m.payload["psi"], m.payload["phi"], expanded.wiring, secret), 1, size
@@ -254,7 +254,7 @@ class ModelPerturbation(Defense):
             for m in observation.messages
             if m.kind == "update"
         }
-        return Reading(observation.occasion, server["distributed"], gradients)
+        return Reading(observation.context, server["distributed"], gradients)
 
     def clean_parts(self, observation: Observation, public: Public) -> dict[str, CleanParts]:
         """Psi and Phi of each client whose own message the view's server can read, by client: they carry no noise."""
@@ -262,7 +262,7 @@ class ModelPerturbation(Defense):
         if server is None or "secret" not in server:
             return {}
         wiring, secret = self.expanded(public).wiring, unpack_secret(server["secret"])
-        size = observation.occasion.batch_size
+        size = observation.context.batch_size
         return {
             client: clean_parts(
                 body["psi"], body["phi"], server["distributed"], wiring, secret, records=size, clip=self.clip

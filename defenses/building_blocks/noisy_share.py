@@ -42,14 +42,14 @@ class NoisyShare(SummedGradient, Clipped):
     def codes(self, me: Party) -> Integers:
         """Client: clip, add its share of the noise, quantise."""
         gradient = flat(self.clipped_gradient(me))
-        batch = me.occasion.batch_size
+        batch = me.context.batch_size
         with me.phase("DP"):
             gradient = gradient + self.share_sigma(me.public, batch) * me.stream("gaussian").normal(len(gradient))
         return encoded(me, self.codec(me.public, batch), gradient)
 
     def noise_scale(self, observation: Observation, public: Public) -> Mapping[str, Noise]:
         """One share on an opened update, and their mean on a mean."""
-        share = self.share_sigma(public, observation.occasion.batch_size)
+        share = self.share_sigma(public, observation.context.batch_size)
         gradients = self.read(observation, public).gradients if self.noise else {}
         return {name: even_noise(g.values, share / math.sqrt(g.clients)) for name, g in gradients.items()}
 

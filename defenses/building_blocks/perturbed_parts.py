@@ -11,7 +11,7 @@ from leakboard.defenses.building_blocks.sum import SummedCodes, encoded
 from leakboard.defenses.building_blocks.vectors import flat, shaped
 from leakboard.defenses.crypto.fixed_point import FixedPoint, Floats, Integers
 from leakboard.defenses.perturbation.server import recover
-from leakboard.federation.party import Occasion, Party
+from leakboard.federation.party import Party, RoundContext
 from leakboard.federation.payload import Parameters, Payload
 from leakboard.federation.settings import Public
 from leakboard.federation.task import task_of
@@ -44,13 +44,13 @@ class PerturbedParts(SummedCodes, ModelPerturbation):
 
     def codes(self, me: Party) -> Integers:
         """Client: LMT, then all three parts in fixed point."""
-        codecs = self.codecs(me.public, me.occasion.batch_size)
+        codecs = self.codecs(me.public, me.context.batch_size)
         parts = zip(PARTS, self.local_parts(me), strict=True)
         return np.concatenate([encoded(me, codecs[p], self.noised(me, p, flat(value))) for p, value in parts])
 
-    def decoded(self, public: Public, occasion: Occasion, totals: Integers, clients: int) -> Payload:
+    def decoded(self, public: Public, context: RoundContext, totals: Integers, clients: int) -> Payload:
         """The means of gradient, Psi and Phi, in float64: the recovery needs them exact."""
-        codecs = self.codecs(public, occasion.batch_size)
+        codecs = self.codecs(public, context.batch_size)
         found: Payload = {}
         start = 0
         for part, template in self.template(public).items():
@@ -71,4 +71,4 @@ class PerturbedParts(SummedCodes, ModelPerturbation):
     def plain_updates(self, observation: Observation, public: Public) -> dict[str, Payload]:
         """Only what the keys in the observation open; else the server has sums alone."""
         opened = self.opened(observation, public)
-        return {client: self.decoded(public, observation.occasion, codes, 1) for client, codes in opened.items()}
+        return {client: self.decoded(public, observation.context, codes, 1) for client, codes in opened.items()}

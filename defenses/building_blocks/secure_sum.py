@@ -22,7 +22,7 @@ from leakboard.defenses.building_blocks.sum import SummedCodes
 from leakboard.defenses.crypto import shamir
 from leakboard.defenses.crypto.fixed_point import Integers
 from leakboard.defenses.crypto.stand_in import Words, to_tensor, to_words, where
-from leakboard.federation.party import Message, Occasion, Party, Step
+from leakboard.federation.party import Message, Party, RoundContext, Step
 from leakboard.federation.payload import Payload
 from leakboard.federation.settings import SERVER, Public
 from leakboard.federation.transcript import Observation
@@ -83,7 +83,7 @@ class SecureSum(SummedCodes):
             sealed: Payload = {}
             for name, number in numbers.items():
                 text = b"".join(int(s[number]).to_bytes(SHARE, "little") for s in (seeds, masks))
-                sealed[name] = _channel(own, name, me.name, name, me.occasion).encrypt(bytes(12), text, None)
+                sealed[name] = _channel(own, name, me.name, name, me.context).encrypt(bytes(12), text, None)
         me.send(SERVER, "shares", {"to": sealed})
 
     def relay_shares(self, me: Party) -> None:
@@ -110,7 +110,7 @@ class SecureSum(SummedCodes):
             masked = codes.astype(np.uint64) + _words(own["seed"], len(codes))
             for name in received["from"]:
                 if name != me.name:
-                    mask = _pair_mask(own["mask"], own["keys"][name]["mask"], me.occasion, me.name, name, len(codes))
+                    mask = _pair_mask(own["mask"], own["keys"][name]["mask"], me.context, me.name, name, len(codes))
                     masked = masked + mask if _number(me.name) < _number(name) else masked - mask
         me.send(SERVER, "update", {"masked": to_tensor(masked)})
 
@@ -133,7 +133,7 @@ class SecureSum(SummedCodes):
         found: Payload = {}
         with me.phase("Grad_Dec"):
             for name, sealed in me.state["round"]["shares"].items():
-                text = _channel(me.state["round"], name, name, me.name, me.occasion).decrypt(bytes(12), sealed, None)
+                text = _channel(me.state["round"], name, name, me.name, me.context).decrypt(bytes(12), sealed, None)
                 found[name] = text[:SHARE] if name in asked["senders"] else text[SHARE:]
         me.send(SERVER, "unmasking", {"shares": found})
 
@@ -163,22 +163,22 @@ class SecureSum(SummedCodes):
         found = {}
         for message in observation.messages:
             if message.kind == "update" and message.receiver == SERVER:
-                codes = self._unmasked(message, observation.occasion, server, colluders, self.needed(public))
+                codes = self._unmasked(message, observation.context, server, colluders, self.needed(public))
                 found[message.sender] = codes.astype(np.int64)
         return found
 
     def _unmasked(
-        self, message: Message, occasion: Occasion, server: Payload, colluders: dict[str, Payload], needed: int
+        self, message: Message, context: RoundContext, server: Payload, colluders: dict[str, Payload], needed: int
     ) -> Words:
         """One client's codes, from the shares that its colluding neighbours hold."""
         owner = message.sender
         parts: tuple[dict[int, int], dict[int, int]] = ({}, {})
         for name, own in colluders.items():
-            text = _channel(own, owner, owner, name, occasion).decrypt(bytes(12), own["shares"][owner], None)
+            text = _channel(own, owner, owner, name, context).decrypt(bytes(12), own["shares"][owner], None)
             parts[0][_number(name)] = int.from_bytes(text[:SHARE], "little")
             parts[1][_number(name)] = int.from_bytes(text[SHARE:], "little")
         seed, private = (shamir.reconstruct(part, needed) for part in parts)
-        return _without_masks(message, occasion, seed, private, {n: server["keys"][n] for n in server["sharers"]})
+        return _without_masks(message, context, seed, private, {n: server["keys"][n] for n in server["sharers"]})
 
     def own_codes(self, observation: Observation, public: Public) -> dict[str, Integers]:
         """What a client masked itself."""
@@ -188,7 +188,7 @@ class SecureSum(SummedCodes):
             if message.kind == "update" and message.receiver == SERVER and message.sender in rounds:
                 own = rounds[message.sender]
                 others = {name: own["keys"][name] for name in own["shares"]}
-                codes = _without_masks(message, observation.occasion, own["seed"], own["mask"], others)
+                codes = _without_masks(message, observation.context, own["seed"], own["mask"], others)
                 found[message.sender] = codes.astype(np.int64)
         return found
 
@@ -197,18 +197,18 @@ class SecureSum(SummedCodes):
         found = np.zeros(count, dtype=np.uint64)
         own = me.state["round"]
         for name in own["senders"]:
-            mask = _pair_mask(secret, own["keys"][name]["mask"], me.occasion, gone, name, count)
+            mask = _pair_mask(secret, own["keys"][name]["mask"], me.context, gone, name, count)
             found = found - mask if _number(name) < _number(gone) else found + mask
         return found
 
 
-def _without_masks(message: Message, occasion: Occasion, seed: bytes, private: bytes, keys: Payload) -> Words:
+def _without_masks(message: Message, context: RoundContext, seed: bytes, private: bytes, keys: Payload) -> Words:
     """A masked update less its owner's seed and its masks with the owners of these public keys."""
     owner, codes = message.sender, to_words(message.payload["masked"])
     codes = codes - _words(seed, len(codes))
     for name, public in keys.items():
         if name != owner:
-            mask = _pair_mask(private, public["mask"], occasion, owner, name, len(codes))
+            mask = _pair_mask(private, public["mask"], context, owner, name, len(codes))
             codes = codes - mask if _number(owner) < _number(name) else codes + mask
     return codes
 
@@ -227,13 +227,13 @@ def _agreed(private: bytes, public: bytes) -> bytes:
     return X25519PrivateKey.from_private_bytes(private).exchange(X25519PublicKey.from_public_bytes(public))
 
 
-def _pair_mask(private: bytes, public: bytes, occasion: Occasion, first: str, second: str, count: int) -> Words:
+def _pair_mask(private: bytes, public: bytes, context: RoundContext, first: str, second: str, count: int) -> Words:
     """PRG(s_uv), the same from both sides, bound to this run of the protocol."""
     pair = sorted((_number(first), _number(second)))
-    return _words(derive_key(_agreed(private, public), "mask", *pair, where(occasion)), count)
+    return _words(derive_key(_agreed(private, public), "mask", *pair, where(context)), count)
 
 
-def _channel(own: Payload, other: str, sender: str, receiver: str, occasion: Occasion) -> ChaCha20Poly1305:
+def _channel(own: Payload, other: str, sender: str, receiver: str, context: RoundContext) -> ChaCha20Poly1305:
     """The cipher from a sender to a receiver, one of whom is this client; for one message, so one nonce will do."""
     shared = _agreed(own["channel"], own["keys"][other]["channel"])
-    return ChaCha20Poly1305(derive_key(shared, "channel", sender, receiver, where(occasion)))
+    return ChaCha20Poly1305(derive_key(shared, "channel", sender, receiver, where(context)))

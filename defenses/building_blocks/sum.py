@@ -13,7 +13,7 @@ from leakboard.core.errors import UserError
 from leakboard.defenses.base import AGGREGATE, Defense, Gradient, Reading, Transform
 from leakboard.defenses.building_blocks.vectors import shaped
 from leakboard.defenses.crypto.fixed_point import FixedPoint, Floats, Integers
-from leakboard.federation.party import Occasion, Party
+from leakboard.federation.party import Party, RoundContext
 from leakboard.federation.payload import Parameters, Payload
 from leakboard.federation.settings import SERVER, Public
 from leakboard.federation.task import task_of
@@ -42,7 +42,7 @@ class SummedCodes(Defense):
         """How many codes an update has."""
 
     @abstractmethod
-    def decoded(self, public: Public, occasion: Occasion, totals: Integers, clients: int) -> Payload:
+    def decoded(self, public: Public, context: RoundContext, totals: Integers, clients: int) -> Payload:
         """The mean of so many clients' updates from the sums of their codes, as a plain message would hold it."""
 
     @abstractmethod
@@ -89,11 +89,11 @@ class SummedCodes(Defense):
 
     def send_simulated(self, me: Party, codes: Integers) -> None:
         """An outsider has no key to seal with: it gets what the sealed message for its images would hold."""
-        me.send(SERVER, "update", self.decoded(me.public, me.occasion, codes, 1))
+        me.send(SERVER, "update", self.decoded(me.public, me.context, codes, 1))
 
     def conclude(self, me: Party, totals: Integers, clients: int) -> None:
         """Server: keep the mean update that it now knows, and take the step."""
-        average = self.decoded(me.public, me.occasion, totals, clients)
+        average = self.decoded(me.public, me.context, totals, clients)
         me.state["aggregate"] = {"clients": clients, "update": average}
         self.apply(me, average, clients)
 
@@ -102,34 +102,34 @@ class SummedCodes(Defense):
         others = tuple(message for message in observation.messages if message.kind != "update")
         plain = super().read(replace(observation, messages=others), public)
         server = observation.states.get(SERVER)
-        if server is None or observation.occasion.kind not in ("train", "probe"):
+        if server is None or observation.context.kind not in ("train", "probe"):
             return plain
-        occasion = observation.occasion
+        context = observation.context
         gradients: dict[str, Gradient] = {}
         if "aggregate" in server:
             count = int(server["aggregate"]["clients"])
             values = self.gradient_of(server["aggregate"]["update"], server, public)
-            gradients[AGGREGATE] = Gradient(values, count, count * occasion.batch_size)
+            gradients[AGGREGATE] = Gradient(values, count, count * context.batch_size)
         for client, codes in {**self.own_codes(observation, public), **self.opened(observation, public)}.items():
-            update = self.decoded(public, occasion, codes, 1)
-            gradients[client] = Gradient(self.gradient_of(update, server, public), 1, occasion.batch_size)
+            update = self.decoded(public, context, codes, 1)
+            gradients[client] = Gradient(self.gradient_of(update, server, public), 1, context.batch_size)
         senders = {m.sender for m in observation.messages if m.kind == "update" and m.receiver == SERVER}
-        return Reading(occasion, plain.model, remainder(gradients, senders, occasion.batch_size))
+        return Reading(context, plain.model, remainder(gradients, senders, context.batch_size))
 
     def open_updates(self, observation: Observation, public: Public) -> Mapping[str, tuple[Payload, int]]:
         """The mean update and those that keys or colluders open, which are taken out of the mean part by part."""
-        server, occasion = observation.states.get(SERVER, {}), observation.occasion
+        server, context = observation.states.get(SERVER, {}), observation.context
         if "aggregate" not in server:
             return {}
         mean, count = server["aggregate"]["update"], int(server["aggregate"]["clients"])
         codes = {**self.own_codes(observation, public), **self.opened(observation, public)}
-        known = {client: self.decoded(public, occasion, own, 1) for client, own in codes.items()}
+        known = {client: self.decoded(public, context, own, 1) for client, own in codes.items()}
         senders = {m.sender for m in observation.messages if m.kind == "update" and m.receiver == SERVER}
         found: dict[str, tuple[Payload, int]] = {}
         for part in mean:
-            single = {client: Gradient(body[part], 1, occasion.batch_size) for client, body in known.items()}
-            whole = Gradient(mean[part], count, count * occasion.batch_size)
-            for owner, left in remainder({AGGREGATE: whole, **single}, senders, occasion.batch_size).items():
+            single = {client: Gradient(body[part], 1, context.batch_size) for client, body in known.items()}
+            whole = Gradient(mean[part], count, count * context.batch_size)
+            for owner, left in remainder({AGGREGATE: whole, **single}, senders, context.batch_size).items():
                 found.setdefault(owner, ({}, left.clients))[0][part] = left.values
         return found
 
@@ -163,9 +163,9 @@ class SummedGradient(SummedCodes):
         """One code a parameter."""
         return sum(value.numel() for value in task_of(public).skeleton().parameters())
 
-    def decoded(self, public: Public, occasion: Occasion, totals: Integers, clients: int) -> Payload:
+    def decoded(self, public: Public, context: RoundContext, totals: Integers, clients: int) -> Payload:
         """The mean gradient, in the model's precision."""
-        values = self.codec(public, occasion.batch_size).decode(totals, clients) / clients
+        values = self.codec(public, context.batch_size).decode(totals, clients) / clients
         like: Parameters = dict(task_of(public).skeleton().named_parameters())
         return {"gradient": {n: v.to(task_of(public).dtype) for n, v in shaped(values, like).items()}}
 

@@ -137,9 +137,9 @@ class ThresholdSum(Encrypted):
                 body: Payload = {"ciphertexts": self._encrypted(me, codes)}
             me.send(SERVER, "update", body)
             return
-        body = {"sealed": self.sealed(me, codes, where(me.occasion))}
+        body = {"sealed": self.sealed(me, codes, where(me.context))}
         me.skip("Grad_Enc", count)
-        if self.is_sampled(me.occasion):
+        if self.is_sampled(me.context):
             part = codes[: self.sample_size(me)]
             with me.sample("Grad_Enc", self.packing(me.public).plaintexts(len(part))):
                 body["sample"] = self._encrypted(me, part)
@@ -218,7 +218,7 @@ class ThresholdSum(Encrypted):
         if asked is None or len(me.received("approval")) < self.needed(me.public):
             return
         keys = [client_key(me.state["sealing_master"], int(name.partition(":")[2])) for name in asked["senders"]]
-        pads = pad_sum(keys, where(me.occasion), self.code_count(me.public))
+        pads = pad_sum(keys, where(me.context), self.code_count(me.public))
         me.send(SERVER, "opened", {"pads": to_tensor(pads)}, size=0)
 
     def aggregate(self, me: Party) -> None:
@@ -264,14 +264,14 @@ class ThresholdSum(Encrypted):
         found = {}
         for name, body in updates.items():
             key_ = client_key(master, public.clients.index(name))
-            found[name] = (to_words(body["sealed"]) - pad(key_, where(observation.occasion), count)).astype(np.int64)
+            found[name] = (to_words(body["sealed"]) - pad(key_, where(observation.context), count)).astype(np.int64)
         return found
 
     def own_codes(self, observation: Observation, public: Public) -> dict[str, Integers]:
         """What a client sealed itself. Of real ciphertexts it has no key alone, and keeps no plain copy."""
         if self.crypto == "real":
             return {}
-        return self.unsealed(observation, public, where(observation.occasion))
+        return self.unsealed(observation, public, where(observation.context))
 
     def _decrypted(self, key: PublicKey, shares: Sequence[Share], body: Payload, public: Public) -> Integers:
         ciphertexts = from_blob(body["ciphertexts"], key.width)

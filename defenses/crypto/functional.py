@@ -91,7 +91,7 @@ def slot_key(stream: Stream) -> SlotKey:
 def pads(key: SlotKey, label: str | None, count: int) -> list[int]:
     """The pads u of `count` coordinates.
 
-    Without a label: `count` times the same number, in every round. With a label, which names an occasion that never
+    Without a label: `count` times the same number, in every round. With a label, which names an context that never
     comes again (round and probe): a number of its own for each coordinate.
     """
     if label is None:

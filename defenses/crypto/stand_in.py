@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from leakboard.core.randomness import Stream, derive_key
-from leakboard.federation.party import Occasion
+from leakboard.federation.party import RoundContext
 
 Words = NDArray[np.uint64]
 
 
-def where(occasion: Occasion) -> str:
+def where(context: RoundContext) -> str:
     """A text that names one run of the protocol: pads and labels are bound to it."""
-    return f"{occasion.kind}/{occasion.round}/{'' if occasion.probe is None else occasion.probe}"
+    return f"{context.kind}/{context.round}/{'' if context.probe is None else context.probe}"
 
 
 def client_key(master: bytes, client: int) -> bytes:

@@ -67,7 +67,7 @@ class Cheating(Exception):
 
 
 @dataclass(frozen=True)
-class Errand:
+class Question:
     """What the child is handed: no truth, no base seed, no run folder but as something forbidden.
 
     An audit's task holds no trial yet: its trials are the `portions`, which follow one after another.
@@ -152,49 +152,49 @@ def opened_files() -> Iterator[set[str]]:
 
 
 @dataclass(frozen=True)
-class Cage:
-    """The worker's ends of the pipes to a waiting attack process: the errand goes in, the answer comes out."""
+class AttackPipes:
+    """The worker's ends of the pipes to a waiting attack process: the question goes in, the answer comes out."""
 
-    errands: Connection
+    questions: Connection
     answers: Connection
 
     def close(self) -> None:
         """Let go: an attack process whose pipe nobody holds any more ends."""
-        self.errands.close()
+        self.questions.close()
         self.answers.close()
 
 
-def open_cage() -> tuple[Any, Cage]:
-    """Start an attack process that waits for its errand: (the process, the ends for whoever will use it)."""
-    their_errands, our_errands = context().Pipe(duplex=False)
+def start_attack_process() -> tuple[Any, AttackPipes]:
+    """Start an attack process that waits for its question: (the process, the ends for whoever will use it)."""
+    their_questions, our_questions = context().Pipe(duplex=False)
     our_answers, their_answers = context().Pipe(duplex=False)
-    process = context().Process(target=_child, args=(their_errands, their_answers))  # type: ignore[attr-defined]
+    process = context().Process(target=_child, args=(their_questions, their_answers))  # type: ignore[attr-defined]
     process.start()
-    their_errands.close()
+    their_questions.close()
     their_answers.close()
-    return process, Cage(our_errands, our_answers)
+    return process, AttackPipes(our_questions, our_answers)
 
 
-def _child(errands: Connection, pipe: Connection) -> None:
+def _child(questions: Connection, pipe: Connection) -> None:
     """Child process: run the attack, send back how it went and, where it went well, the answer."""
     global _forbidden
     obey_engine()
     try:
-        log, parcel = pickle.loads(errands.recv_bytes())
+        log, parcel = pickle.loads(questions.recv_bytes())
     except EOFError:  # the worker needs no attack: it has the answer already, or cannot have one
         return
     inbox: queue.Queue[bytes] = queue.Queue(maxsize=1)  # one portion waits while another is attacked
-    threading.Thread(target=_die_with_worker, args=(errands, inbox), daemon=True).start()
+    threading.Thread(target=_die_with_worker, args=(questions, inbox), daemon=True).start()
     if log:
         print_into(log)
     one_thread()
     try:
-        errand = _unpack(parcel)
+        question = _unpack(parcel)
         _hook()
         _watch_native_readers()
-        _forbidden = errand.forbidden
+        _forbidden = question.forbidden
         wall, cpu = time.perf_counter(), time.process_time()
-        answer = _run(errand, inbox)
+        answer = _run(question, inbox)
         if _caught:
             raise Cheating(_caught)
         used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024 if sys.platform != "darwin" else 1024**2)
@@ -221,22 +221,22 @@ def _told(outcome: str, reason: str = "", trace: str = "") -> bytes:
     return text
 
 
-def _unpack(parcel: bytes) -> Errand:
+def _unpack(parcel: bytes) -> Question:
     files, body = pickle.loads(parcel)  # made by our own parent process a moment ago
     for file in files:
         registry.load_file(file)
-    errand: Errand = pickle.loads(body)
-    return errand
+    question: Question = pickle.loads(body)
+    return question
 
 
-def _die_with_worker(errands: Connection, inbox: queue.Queue[bytes]) -> None:
+def _die_with_worker(questions: Connection, inbox: queue.Queue[bytes]) -> None:
     """The fork server is this process's parent, so a killed worker must be noticed by its closed pipe.
 
     What comes through the pipe before are an audit's portions.
     """
     with suppress(EOFError, OSError):
         while True:
-            inbox.put(errands.recv_bytes())
+            inbox.put(questions.recv_bytes())
     os._exit(1)
 
 
@@ -244,23 +244,23 @@ def _progress(line: str) -> None:
     print(line, flush=True)
 
 
-def _run(errand: Errand, inbox: queue.Queue[bytes]) -> Answer:
-    knowledge = replace(errand.knowledge, progress=_progress)
+def _run(question: Question, inbox: queue.Queue[bytes]) -> Answer:
+    knowledge = replace(question.knowledge, progress=_progress)
     answer: Answer
     wanted: type[Answer]
-    if isinstance(errand.attack, ReconstructionAttack) and isinstance(errand.task, ReconstructionTask):
-        wanted, answer = ReconstructionAnswer, errand.attack.reconstruct(knowledge, errand.task)
-    elif isinstance(errand.attack, MembershipAttack) and isinstance(errand.task, MembershipTask):
-        wanted, answer = MembershipAnswer, errand.attack.infer(knowledge, errand.task)
-    elif isinstance(errand.attack, ExtractionAttack) and isinstance(errand.task, ExtractionTask):
-        wanted, answer = ExtractionAnswer, errand.attack.extract(knowledge, errand.task)
-    elif isinstance(errand.attack, AuditAttack) and isinstance(errand.task, AuditTask):
-        wanted, answer = AuditAnswer, _audit_trials(errand.attack, knowledge, inbox)
+    if isinstance(question.attack, ReconstructionAttack) and isinstance(question.task, ReconstructionTask):
+        wanted, answer = ReconstructionAnswer, question.attack.reconstruct(knowledge, question.task)
+    elif isinstance(question.attack, MembershipAttack) and isinstance(question.task, MembershipTask):
+        wanted, answer = MembershipAnswer, question.attack.infer(knowledge, question.task)
+    elif isinstance(question.attack, ExtractionAttack) and isinstance(question.task, ExtractionTask):
+        wanted, answer = ExtractionAnswer, question.attack.extract(knowledge, question.task)
+    elif isinstance(question.attack, AuditAttack) and isinstance(question.task, AuditTask):
+        wanted, answer = AuditAnswer, _audit_trials(question.attack, knowledge, inbox)
     else:
-        raise TypeError(f"the attack '{errand.attack.name}' cannot do a {type(errand.task).__name__}")
+        raise TypeError(f"the attack '{question.attack.name}' cannot do a {type(question.task).__name__}")
     if not isinstance(answer, wanted):
         raise TypeError(f"the attack must return a {wanted.__name__}; given: {type(answer).__name__}")
-    check_answer(answer, errand.task, errand.knowledge.public)
+    check_answer(answer, question.task, question.knowledge.public)
     return answer
 
 
@@ -282,20 +282,20 @@ def _audit_trials(attack: AuditAttack, knowledge: Knowledge, inbox: queue.Queue[
     return AuditAnswer(torch.cat([answer.scores for answer in answers]), flags, means)
 
 
-def run_attack(errand: Errand, cage: Cage, log: Path | None = None) -> tuple[Answer, Cost]:
+def run_attack(question: Question, pipes: AttackPipes, log: Path | None = None) -> tuple[Answer, Cost]:
     """Run an attack in the waiting process, its prints into `log`; raises `Unsupported` or `AttackFailed`."""
-    parcel = pickle.dumps((errand.plugin_files, pickle.dumps(replace(errand, portions=()))))
+    parcel = pickle.dumps((question.plugin_files, pickle.dumps(replace(question, portions=()))))
     try:
-        cage.errands.send_bytes(pickle.dumps((log, parcel)))
-        if isinstance(errand.task, AuditTask):
-            _send_portions(errand.portions, cage)
-        told = _received(cage, LARGEST_TOLD)
+        pipes.questions.send_bytes(pickle.dumps((log, parcel)))
+        if isinstance(question.task, AuditTask):
+            _send_portions(question.portions, pipes)
+        told = _received(pipes, LARGEST_TOLD)
         outcome, reason, trace = _read_told(told)
         if outcome == "unsupported":
             raise Unsupported(reason)
         if outcome == "failed":
             raise AttackFailed(reason, trace)
-        content = _received(cage, longest_answer(errand))
+        content = _received(pipes, longest_answer(question))
     except (EOFError, OSError):
         raise AttackFailed(DIED) from None
     try:
@@ -304,12 +304,12 @@ def run_attack(errand: Errand, cage: Cage, log: Path | None = None) -> tuple[Ans
         raise AttackFailed(f"{NO_ANSWER} ({type(error).__name__})") from None
 
 
-def _received(cage: Cage, most: int) -> bytes:
+def _received(pipes: AttackPipes, most: int) -> bytes:
     """The next message of the attack's process; refused by its length before anything is allocated for it."""
     try:
-        return cage.answers.recv_bytes(most)
+        return pipes.answers.recv_bytes(most)
     except OSError:
-        if cage.answers.closed:  # that is what a connection does when a message is too long
+        if pipes.answers.closed:  # that is what a connection does when a message is too long
             raise AttackFailed(f"{NO_ANSWER}: it is longer than {most} bytes") from None
         raise
 
@@ -327,15 +327,15 @@ def _read_told(told: bytes) -> tuple[str, str, str]:
     return outcome, reason[:LONGEST], trace[-LONGEST:]
 
 
-def longest_answer(errand: Errand) -> int:
-    """The largest size in bytes that an answer to this errand can have."""
-    trials = errand.attack.trials if isinstance(errand.attack, AuditAttack) else 0
-    return most_bytes(errand.task, errand.knowledge.public, trials)
+def longest_answer(question: Question) -> int:
+    """The largest size in bytes that an answer to this question can have."""
+    trials = question.attack.trials if isinstance(question.attack, AuditAttack) else 0
+    return most_bytes(question.task, question.knowledge.public, trials)
 
 
-def _send_portions(portions: Iterable[AuditTask], cage: Cage) -> None:
+def _send_portions(portions: Iterable[AuditTask], pipes: AttackPipes) -> None:
     """Send the trials as fast as the attack takes them, then an empty parcel; stop where it has ended already."""
     with suppress(BrokenPipeError):
         for portion in portions:
-            cage.errands.send_bytes(pickle.dumps(portion))
-        cage.errands.send_bytes(b"")
+            pipes.questions.send_bytes(pickle.dumps(portion))
+        pipes.questions.send_bytes(b"")

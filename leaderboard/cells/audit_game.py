@@ -21,10 +21,10 @@ from leakboard.datasets.splits import Splits
 from leakboard.defenses.base import Defense, Gradient
 from leakboard.defenses.building_blocks.encrypted import Encrypted
 from leakboard.federation.oracle import Oracle, RecordedOracle
-from leakboard.federation.party import Occasion
+from leakboard.federation.party import RoundContext
 from leakboard.federation.payload import Parameters, copy_value
 from leakboard.federation.rounds import Federation
-from leakboard.federation.settings import VICTIM, Public, Watch, client_name
+from leakboard.federation.settings import VICTIM, ObservedRounds, Public, client_name
 from leakboard.federation.task import task_of
 from leakboard.federation.transcript import Observation, Transcript
 from leakboard.federation.view import Threat, limiter, make_view, parse_threat
@@ -49,7 +49,7 @@ class Trials(Federation):
 
     def prepare(self) -> Parameters:
         """Run the set-up; returns the model that all trials run on."""
-        self._occasion(Occasion(0, None, "setup", self.public.clients, 0), "setup", keep=True)
+        self._occasion(RoundContext(0, None, "setup", self.public.clients, 0), "setup", keep=True)
         return self._global_model()
 
     def play(self, numbers: range) -> tuple[Observation, ...]:
@@ -58,7 +58,7 @@ class Trials(Federation):
         before = {name: (copy_value(party.state), copy_value(party.keys)) for name, party in self.parties.items()}
         self.observations = []
         for number in numbers:
-            self._occasion(Occasion(0, number, "probe", participants, self.batch), "protocol", keep=True)
+            self._occasion(RoundContext(0, number, "probe", participants, self.batch), "protocol", keep=True)
             for name, party in self.parties.items():
                 party.state, party.keys = copy_value(before[name][0]), copy_value(before[name][1])
         return tuple(self.observations)
@@ -68,18 +68,18 @@ class Trials(Federation):
         others = (name for name in self._participants(0, observed=True) if name != VICTIM)
         return {name: self.shards[name].select(torch.arange(self.batch)) for name in others}
 
-    def _batch(self, name: str, occasion: Occasion) -> LabelledImages | None:
-        if occasion.probe is None or name not in occasion.participants:
+    def _batch(self, name: str, context: RoundContext) -> LabelledImages | None:
+        if context.probe is None or name not in context.participants:
             return None
-        source = self.worlds[int(self.bits[occasion.probe])] if name == VICTIM else self.shards[name]
+        source = self.worlds[int(self.bits[context.probe])] if name == VICTIM else self.shards[name]
         return source.select(torch.arange(self.batch))
 
-    def _observation(self, occasion: Occasion) -> Observation:
+    def _observation(self, context: RoundContext) -> Observation:
         assert self.threat is not None
-        return limiter(self.threat)(super()._observation(occasion))
+        return limiter(self.threat)(super()._observation(context))
 
-    def _oracle(self, occasion: Occasion, name: str, observed: bool) -> Oracle | RecordedOracle:
-        return super()._oracle(occasion, name, observed=False)  # nobody reads what it would measure
+    def _oracle(self, context: RoundContext, name: str, observed: bool) -> Oracle | RecordedOracle:
+        return super()._oracle(context, name, observed=False)  # nobody reads what it would measure
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def open_game(job: Job, pool: ImagePool, splits: Splits) -> Game:
     assert job.cell is not None
     attack, public = cast(AuditAttack, job.make_attack()), load_public(job.training_folder)
     threat = parse_threat(job.cell.threat, len(splits.shards))
-    batch = Watch.of_record(job.training.observe).sizes[0]  # the smallest: there one record shows most
+    batch = ObservedRounds.of_record(job.training.observe).sizes[0]  # the smallest: there one record shows most
     shards = {client_name(i): pool.take(shard) for i, shard in enumerate(splits.shards)}
     least = min(map(len, shards.values()))
     if least < batch:

@@ -15,19 +15,20 @@ from leakboard.core.seeds import derive_seed
 from leakboard.datasets.base import ImagePool
 from leakboard.datasets.loading import load_pool
 from leakboard.datasets.splits import Splits
-from leakboard.federation.settings import Moment, Watch, client_name
+from leakboard.federation.settings import Moment, ObservedRounds, client_name
 from leakboard.federation.view import Threat, parse_threat
 from leakboard.leaderboard.cells.answer import AttackTask
-from leakboard.leaderboard.cells.attack_process import Errand, opened_files
+from leakboard.leaderboard.cells.attack_process import Question, opened_files
 from leakboard.leaderboard.cells.audit_game import open_game
-from leakboard.leaderboard.cells.train import load_batch, load_summary, open_view, splits_of
-from leakboard.leaderboard.planning.jobs import Job
+from leakboard.leaderboard.cells.train import load_batch, load_summary, open_view
+from leakboard.leaderboard.planning.jobs import Job, probe_size
+from leakboard.leaderboard.planning.public_settings import splits_of
 
 #: share of a cell's time limit after which an attack is asked for the best answer it has; scoring needs the rest
 PATIENCE = 0.8
 
 
-def make_errand(job: Job) -> Errand:
+def make_question(job: Job) -> Question:
     """What the attack is handed. The pool lives only in this function: the attack's process never has it."""
     assert job.cell is not None
     load_pool(job.make_dataset())  # once unwatched: a first load also opens what libraries read when they are imported
@@ -36,13 +37,15 @@ def make_errand(job: Job) -> Errand:
     splits = splits_of(job, pool)
     threat = parse_threat(job.cell.threat, len(splits.shards))
     shards = {client_name(i): pool.take(s) for i, s in enumerate(splits.shards) if client_name(i) in threat.parties}
-    watch = Watch.of_record(job.training.observe)
+    observe = ObservedRounds.of_record(job.training.observe)
     # the smallest size draws what it drew when there were no others
     size = probe_size(job)
     names: list[str | int | None] = [job.cell.attack.label, job.cell.threat, job.cell.moment]
-    attack_seed = derive_seed(job.private_seed, "attack", *names, *(() if size == watch.sizes[0] else ("batch", size)))
+    attack_seed = derive_seed(
+        job.private_seed, "attack", *names, *(() if size == observe.sizes[0] else ("batch", size))
+    )
     knowledge = Knowledge(
-        view=open_view(job.training_folder, threat, shards, watch.probes(size)),
+        view=open_view(job.training_folder, threat, shards, observe.probes(size)),
         defense=job.make_defense(),
         auxiliary=pool.take(splits.auxiliary),
         seed=attack_seed,
@@ -56,7 +59,7 @@ def make_errand(job: Job) -> Errand:
         task = replace(task, sizes=tuple(problem.gradient.records for problem in task.problems(knowledge)))
     forbidden = (*sorted(data_files), _run_folder(job))
     portions = game.portions() if game is not None else ()
-    return Errand(job.plugin_files, job.make_attack(), knowledge, task, forbidden, portions)
+    return Question(job.plugin_files, job.make_attack(), knowledge, task, forbidden, portions)
 
 
 def _run_folder(job: Job) -> str:
@@ -74,9 +77,9 @@ def _task(job: Job, pool: ImagePool, splits: Splits, threat: Threat) -> AttackTa
     moment, round_index = _observed_round(job)
     if job.cell.goal == "extraction":
         return ExtractionTask(moment, round_index)
-    watch, size = Watch.of_record(job.training.observe), probe_size(job)
+    observe, size = ObservedRounds.of_record(job.training.observe), probe_size(job)
     known_labels = tuple(torch.split(pool.labels[targets(job, splits)], size)) if job.cell.known_labels else None
-    numbers = watch.probes(size)
+    numbers = observe.probes(size)
     return ReconstructionTask(
         moment,
         round_index,
@@ -88,15 +91,9 @@ def _task(job: Job, pool: ImagePool, splits: Splits, threat: Threat) -> AttackTa
     )
 
 
-def probe_size(job: Job) -> int:
-    """The batch size of the probes in a cell's view: its own, else the smallest."""
-    assert job.cell is not None
-    return job.cell.batch_size if job.cell.goal == "reconstruction" else Watch.of_record(job.training.observe).sizes[0]
-
-
 def targets(job: Job, splits: Splits) -> Tensor:
     """Dataset indices of the victim's records that a reconstruction is after, batch by batch."""
-    places = Watch.of_record(job.training.observe).records(probe_size(job))
+    places = ObservedRounds.of_record(job.training.observe).records(probe_size(job))
     return splits.shards[0][places.start : places.stop]
 
 

@@ -12,8 +12,8 @@ from leakboard.core.files import write_text
 from leakboard.federation.settings import Public, Training
 from leakboard.federation.view import parse_threat
 from leakboard.leaderboard.cells.answer import Answer, AttackFailed, check_answer, load_answer, save_answer
-from leakboard.leaderboard.cells.attack_process import Cage, Errand, longest_answer, run_attack
-from leakboard.leaderboard.cells.question import make_errand
+from leakboard.leaderboard.cells.attack_process import AttackPipes, Question, longest_answer, run_attack
+from leakboard.leaderboard.cells.question import make_question
 from leakboard.leaderboard.cells.score import score
 from leakboard.leaderboard.cells.train import load_public, load_summary
 from leakboard.leaderboard.planning.jobs import Job
@@ -22,12 +22,12 @@ from leakboard.leaderboard.records.record import Cost, Record
 from leakboard.leaderboard.records.validation import unsound
 
 
-def run_cell(job: Job, cage: Cage, log: Path) -> None:
+def run_cell(job: Job, pipes: AttackPipes, log: Path) -> None:
     """Compute the record of one cell and write it; whatever happens, the record says so."""
-    write_text(job.record_file, _compute(job, cage, log).to_json())
+    write_text(job.record_file, _compute(job, pipes, log).to_json())
 
 
-def _compute(job: Job, cage: Cage, log: Path) -> Record:
+def _compute(job: Job, pipes: AttackPipes, log: Path) -> Record:
     assert job.cell is not None
     base: dict[str, Any] = {
         "key": job.key,
@@ -44,7 +44,7 @@ def _compute(job: Job, cage: Cage, log: Path) -> Record:
         clients = Training.model_validate(job.training.training).clients
         if parse_threat(job.cell.threat, clients).active and not job.training.active:
             raise Unsupported(f"the defense {job.training.defense.name} has no strategy of an active server")
-        answer, cost = _answer(job, cage, log)
+        answer, cost = _answer(job, pipes, log)
         scored = score(job, answer)
         late = _stopped(answer)
         record = Record(**base, status="timeout" if late else "ok", reason=late, cost=cost, **scored)
@@ -68,28 +68,28 @@ def _line(text: str) -> str:
 # --- the attack ---------------------------------------------------------------------------------
 
 
-def _answer(job: Job, cage: Cage, log: Path) -> tuple[Answer, Cost]:
+def _answer(job: Job, pipes: AttackPipes, log: Path) -> tuple[Answer, Cost]:
     """The kept answer of this attack where there is one, else run it and keep it."""
-    errand = make_errand(job)
+    question = make_question(job)
     public = load_public(job.training_folder)
-    kept = _kept(job, errand, public)
+    kept = _kept(job, question, public)
     if kept is not None and not _stopped(kept[0]):  # one that was stopped is tried again
         return kept
-    answer, cost = run_attack(errand, cage, log)
-    check_answer(answer, errand.task, public)
+    answer, cost = run_attack(question, pipes, log)
+    check_answer(answer, question.task, public)
     if not _stopped(answer) or isinstance(answer, ReconstructionAnswer):
         save_answer(job.answer_file, answer, cost)  # images are shown also when the clock ended the search
     return answer, cost
 
 
-def _kept(job: Job, errand: Errand, public: Public) -> tuple[Answer, Cost] | None:
+def _kept(job: Job, question: Question, public: Public) -> tuple[Answer, Cost] | None:
     """The kept answer; None where there is none, or what lies there is no answer to this question."""
     file = job.answer_file
     try:
-        if file.stat().st_size > longest_answer(errand):
+        if file.stat().st_size > longest_answer(question):
             return None
         answer, cost = load_answer(file)
-        check_answer(answer, errand.task, public)
+        check_answer(answer, question.task, public)
     except Exception:  # cut, changed or of another kind: the attack runs again and its answer takes the place
         return None
     return answer, cost

@@ -20,10 +20,11 @@ from leakboard.federation.task import task_of
 from leakboard.federation.view import parse_threat
 from leakboard.leaderboard.cells.answer import Answer, AttackFailed
 from leakboard.leaderboard.cells.audit_game import bits_of, open_game
-from leakboard.leaderboard.cells.question import candidates, probe_size, targets
-from leakboard.leaderboard.cells.train import load_model, load_public, load_summary, splits_of
-from leakboard.leaderboard.planning.jobs import Job
-from leakboard.leaderboard.records.record import ScoreRecord
+from leakboard.leaderboard.cells.question import candidates, targets
+from leakboard.leaderboard.cells.train import load_model, load_public, load_summary
+from leakboard.leaderboard.planning.jobs import Job, probe_size
+from leakboard.leaderboard.planning.public_settings import splits_of
+from leakboard.leaderboard.records.record import PRIOR, ScoreRecord
 from leakboard.metrics.base import (
     AuditMetric,
     AuditTruth,
@@ -38,9 +39,6 @@ from leakboard.metrics.base import (
 )
 from leakboard.metrics.matching import match
 from leakboard.metrics.psnr import psnr
-
-#: the attack that needs no message: its own answer is not compared with itself
-PRIOR = "prior"
 
 
 @dataclass(frozen=True)

@@ -16,51 +16,18 @@ from leakboard.core.errors import UserError
 from leakboard.core.files import whole_folder
 from leakboard.datasets.base import ImagePool, LabelledImages
 from leakboard.datasets.loading import load_pool
-from leakboard.datasets.splits import Splits, make_splits
-from leakboard.federation.party import Occasion
+from leakboard.datasets.splits import Splits
+from leakboard.federation.party import RoundContext
 from leakboard.federation.payload import Parameters
 from leakboard.federation.rounds import Federation, Outcome
-from leakboard.federation.settings import Public, Training, Watch, client_name
+from leakboard.federation.settings import ObservedRounds, Public, client_name
 from leakboard.federation.task import task_of
 from leakboard.federation.transcript import Transcript
 from leakboard.federation.view import Threat, View, limiter, seeable
 from leakboard.leaderboard.planning.jobs import Job
+from leakboard.leaderboard.planning.public_settings import public_of, splits_of
 from leakboard.leaderboard.records.record import TrainingSummary, hex_of
 from leakboard.metrics.accuracy import accuracy, correct
-
-
-def splits_of(job: Job, pool: ImagePool) -> Splits:
-    """The four parts and the shards of this job's data, from its seed."""
-    training = Training.model_validate(job.training.training)
-    return make_splits(
-        pool,
-        seed=job.training.seed,
-        clients=training.clients,
-        partition=training.partition,
-        alpha=training.alpha,
-    )
-
-
-def public_of(job: Job, pool: ImagePool, splits: Splits) -> Public:
-    """The public settings of this job's federation; refuses batches that do not fit the shards."""
-    training = Training.model_validate(job.training.training)
-    sizes = [len(shard) for shard in splits.shards]
-    training.check_shards(sizes)
-    dataset = job.make_dataset()
-    mean, std = dataset.normalisation(pool.shape[0])
-    return Public(
-        defense=job.training.defense.name,
-        parameters=job.training.defense.parameters,
-        model=job.training.model.name,
-        model_parameters=job.make_model().parameters(),
-        shape=pool.shape,
-        classes=pool.classes,
-        mean=mean,
-        std=std,
-        training=training,
-        total_rounds=training.total_rounds(max(sizes)),
-        shard_sizes=tuple(sizes),
-    )
 
 
 def run_training(job: Job) -> None:
@@ -72,14 +39,14 @@ def run_training(job: Job) -> None:
     splits = splits_of(job, pool)
     public = public_of(job, pool, splits)
     shards = {client_name(index): pool.take(shard) for index, shard in enumerate(splits.shards)}
-    watch = Watch.of_record(job.training.observe)
+    observe = ObservedRounds.of_record(job.training.observe)
     fresh = job.training.keys == "fresh"
     curve = _Curve(public, pool.take(splits.test))
     outcome = Federation(
         job.make_defense(),
         public,
         shards,
-        watch,
+        observe,
         job.private_seed,
         fresh_keys=fresh,
         progress=_progress(),
@@ -165,7 +132,7 @@ def _summary(job: Job, outcome: Outcome, pool: ImagePool, splits: Splits, second
 def _claims(job: Job, public: Public) -> dict[str, Any]:
     """What the defense claims; its noise on the smallest probe batch, as it is recalibrated, stands under `probe`."""
     defense = job.make_defense()
-    size = Watch.of_record(job.training.observe).sizes[0]
+    size = ObservedRounds.of_record(job.training.observe).sizes[0]
     small = public.model_copy(update={"training": public.training.model_copy(update={"batch_size": size})})
     probe = {key: value for key, value in defense.claims(small).items() if key.startswith(("sigma_", "S_"))}
     found = defense.claims(public)
@@ -209,8 +176,8 @@ def open_view(
     """
     secrets = json.loads((folder / "secrets.json").read_text())
 
-    def wanted(occasion: Occasion) -> bool:
-        return probes is None or occasion.probe is None or occasion.probe in probes
+    def wanted(context: RoundContext) -> bool:
+        return probes is None or context.probe is None or context.probe in probes
 
     transcript = Transcript.load(folder, keep=limiter(threat), wanted=wanted)
     return View(

@@ -15,6 +15,7 @@ from torch import Tensor, set_num_threads
 from leakboard.core import registry
 from leakboard.core.errors import UserError
 from leakboard.core.files import sweep
+from leakboard.core.terminal import plain, terminal_width
 from leakboard.leaderboard.cells.attack_process import opened_files
 from leakboard.leaderboard.cells.fork_server import start_fork_server
 from leakboard.leaderboard.cli.finished import Before
@@ -41,7 +42,6 @@ from leakboard.leaderboard.records.record import Record
 from leakboard.leaderboard.records.scope import all_targets
 from leakboard.leaderboard.tables.all_cells import cell_tables
 from leakboard.leaderboard.tables.formats import to_csv, to_json, to_latex, to_markdown, to_terminal
-from leakboard.leaderboard.tables.formats.shared import plain, terminal_width
 from leakboard.leaderboard.tables.paper_tables import paper_tables
 from leakboard.leaderboard.tables.phase_times import phase_tables
 from leakboard.leaderboard.tables.table import Table

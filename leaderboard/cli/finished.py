@@ -24,7 +24,7 @@ from typing import Any
 from leakboard.core import registry
 from leakboard.core.registry import ROOT
 from leakboard.core.sources import PACKAGES
-from leakboard.leaderboard.tables.formats.shared import terminal_width
+from leakboard.core.terminal import terminal_width
 from leakboard.suites import suite_file
 
 NAME = "finished.json"

@@ -19,7 +19,7 @@ from leakboard.defenses.base import AGGREGATE, Defense, Reading
 from leakboard.federation.party import Message
 from leakboard.federation.payload import Parameters, Value, leaves, size_in_bytes
 from leakboard.federation.rounds import Federation, Outcome
-from leakboard.federation.settings import Public, Training, Watch, client_name
+from leakboard.federation.settings import ObservedRounds, Public, Training, client_name
 from leakboard.federation.transcript import Observation
 from leakboard.federation.view import View, make_view, parse_threat
 
@@ -68,8 +68,8 @@ def _run(defense: Defense) -> tuple[Outcome, dict[str, LabelledImages]]:
         total_rounds=ROUNDS,
         shard_sizes=(SHARD,) * CLIENTS,
     )
-    watch = Watch(rounds=("last",), targets=1)
-    return Federation(defense, public, shards, watch, seed=0).run(), shards
+    observe = ObservedRounds(rounds=("last",), targets=1)
+    return Federation(defense, public, shards, observe, seed=0).run(), shards
 
 
 def _section(name: str) -> str:
@@ -118,7 +118,7 @@ def _rows(observation: Observation) -> Iterator[str]:
         route = f"{_names(m.sender for m in messages)} → {_names(m.receiver for m in messages)}"
         first = messages[0]
         entries = "; ".join(f"`{name}` {_extent(value)}" for name, value in first.payload.items())
-        yield f"| {observation.occasion.kind} | `{kind}` | {route} | {entries or 'none'} | {first.size:,} |"
+        yield f"| {observation.context.kind} | `{kind}` | {route} | {entries or 'none'} | {first.size:,} |"
 
 
 def _names(parties: Iterable[str]) -> str:
@@ -165,7 +165,7 @@ def _own(view: View) -> str:
 
 
 def _training_reading(defense: Defense, view: View) -> Reading:
-    return next(r for r in defense.interpret(view) if r.occasion.kind == "train")
+    return next(r for r in defense.interpret(view) if r.context.kind == "train")
 
 
 def _reading(defense: Defense, view: View, true: Parameters | None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, TextIO
 
-from leakboard.leaderboard.tables.formats.shared import plain
+from leakboard.core.terminal import plain
 
 if TYPE_CHECKING:
     from leakboard.leaderboard.engine.engine import Engine

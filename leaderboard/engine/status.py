@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from leakboard.core.terminal import plain
 from leakboard.leaderboard.engine.engine import BROKEN, read_record
 from leakboard.leaderboard.engine.state import EngineState, is_worked_on, read_state
 from leakboard.leaderboard.planning.estimate import OVERHEAD
 from leakboard.leaderboard.planning.jobs import Job
 from leakboard.leaderboard.planning.run_folder import Run, open_run
 from leakboard.leaderboard.records.record import Record
-from leakboard.leaderboard.tables.formats.shared import plain
 
 #: how many failures are told
 FAILURES = 5

@@ -10,7 +10,7 @@ from pathlib import Path
 from leakboard.core import registry
 from leakboard.core.errors import UserError
 from leakboard.core.files import write_text
-from leakboard.leaderboard.cells.attack_process import Cage
+from leakboard.leaderboard.cells.attack_process import AttackPipes
 from leakboard.leaderboard.cells.processes import obey_engine, one_thread, print_into
 from leakboard.leaderboard.cells.run_cell import run_cell
 from leakboard.leaderboard.cells.train import run_training
@@ -32,11 +32,11 @@ def failure_file(job: Job) -> Path:
     return Path(job.run) / "trainings" / f"{job.training_key}.failed.txt"
 
 
-def work(text: str, cage: Cage | None) -> None:
+def work(text: str, pipes: AttackPipes | None) -> None:
     """Do the job of this JSON text. A training that raises leaves its traceback in `failure_file`."""
     obey_engine()
     try:
-        _work(Job.model_validate_json(text), cage)
+        _work(Job.model_validate_json(text), pipes)
     except OSError as error:
         if error.errno not in NO_ROOM:
             raise
@@ -44,7 +44,7 @@ def work(text: str, cage: Cage | None) -> None:
         sys.exit(UNWRITTEN)
 
 
-def _work(job: Job, cage: Cage | None) -> None:
+def _work(job: Job, pipes: AttackPipes | None) -> None:
     log = log_file(job)
     log.unlink(missing_ok=True)
     print_into(log)
@@ -52,8 +52,8 @@ def _work(job: Job, cage: Cage | None) -> None:
     for file in job.plugin_files:
         registry.load_file(file)
     if job.cell is not None:
-        assert cage is not None
-        run_cell(job, cage, log)
+        assert pipes is not None
+        run_cell(job, pipes, log)
         return
     try:
         run_training(job)

@@ -20,6 +20,7 @@ from markupsafe import Markup
 
 from leakboard.core.files import write_bytes, write_text
 from leakboard.core.seeds import natural_order
+from leakboard.core.terminal import plain
 from leakboard.leaderboard.page.cards import cards
 from leakboard.leaderboard.page.charts.numbers import charts, remove_other_charts, save_charts
 from leakboard.leaderboard.page.charts.training_numbers import training_charts
@@ -31,7 +32,6 @@ from leakboard.leaderboard.records.record import Record
 from leakboard.leaderboard.records.scope import all_targets
 from leakboard.leaderboard.records.validation import GOALS
 from leakboard.leaderboard.tables.formats import to_html
-from leakboard.leaderboard.tables.formats.shared import plain
 from leakboard.leaderboard.tables.table import NOTHING, Table
 
 ASSETS = Path(__file__).parent / "assets"

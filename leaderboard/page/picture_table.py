@@ -20,10 +20,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from leakboard.core.files import write_bytes
-from leakboard.leaderboard.cells.score import PRIOR
+from leakboard.core.terminal import plain
 from leakboard.leaderboard.page.pictures import Picture, side_by_side
-from leakboard.leaderboard.records.record import Record
-from leakboard.leaderboard.tables.formats.shared import plain
+from leakboard.leaderboard.records.record import PRIOR, Record
 
 Images = Callable[[Record], Tensor | None]
 TILES = 4  # targets to a cell: four columns of them still fit on a page

@@ -10,9 +10,9 @@ import torch
 
 from leakboard.attacks.base import Attack
 from leakboard.core import registry
-from leakboard.federation.settings import Public, Watch
+from leakboard.federation.settings import ObservedRounds, Public
 from leakboard.federation.task import task_of
-from leakboard.leaderboard.cells.question import probe_size
+from leakboard.leaderboard.planning.jobs import probe_size
 from leakboard.leaderboard.planning.plan import Plan
 
 #: seconds a cell takes besides its attack: a process, the data, the scores
@@ -51,14 +51,14 @@ def estimate(plan: Plan) -> dict[str, float]:
 
     for job in plan.trainings:
         public = plan.publics[job.training_key]
-        watch = Watch.of_record(job.training.observe)
-        probes = len(watch.rounds) * sum(len(watch.probes(size)) * gradient(public, size) for size in watch.sizes)
+        observe = ObservedRounds.of_record(job.training.observe)
+        probes = len(observe.rounds) * sum(len(observe.probes(size)) * gradient(public, size) for size in observe.sizes)
         rounds = public.total_rounds * gradient(public, public.training.batch_size) + probes
         found[job.training_key] = public.training.per_round * rounds + OVERHEAD
     for job in plan.cells:
         assert job.cell is not None
         size = probe_size(job)
-        problems = len(Watch.of_record(job.training.observe).probes(size))
+        problems = len(ObservedRounds.of_record(job.training.observe).probes(size))
         attack = cast(Attack, registry.create("attack", job.cell.attack.name, job.cell.attack.parameters))
         with suppress(Exception):  # a plugin's own code
             gradients, trainings = attack.work(problems)

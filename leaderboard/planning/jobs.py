@@ -15,6 +15,7 @@ from leakboard.core.seeds import derive_seed
 from leakboard.datasets.base import Dataset
 from leakboard.defenses.base import Defense
 from leakboard.federation.models.base import Model
+from leakboard.federation.settings import ObservedRounds
 from leakboard.leaderboard.records.record import CellSpec, PluginSpec, TrainingSpec
 
 
@@ -103,3 +104,13 @@ class Job(Settings):
 
 def _create(kind: str, spec: PluginSpec, location: dict[str, Any]) -> Plugin:
     return registry.create(kind, spec.name, {**spec.parameters, **location})
+
+
+def probe_size(job: Job) -> int:
+    """The batch size of the probes in a cell's view: its own, else the smallest."""
+    assert job.cell is not None
+    return (
+        job.cell.batch_size
+        if job.cell.goal == "reconstruction"
+        else ObservedRounds.of_record(job.training.observe).sizes[0]
+    )

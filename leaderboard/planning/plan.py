@@ -20,14 +20,13 @@ from leakboard.datasets.base import Dataset, ImagePool
 from leakboard.datasets.loading import load_pool
 from leakboard.federation.models.base import Model
 from leakboard.federation.models.module import Module
-from leakboard.federation.settings import Public, Training, Watch
+from leakboard.federation.settings import ObservedRounds, Public, Training
 from leakboard.federation.task import task_of
 from leakboard.federation.view import ACTIVE
-from leakboard.leaderboard.cells.score import PRIOR
-from leakboard.leaderboard.cells.train import public_of, splits_of
 from leakboard.leaderboard.planning.jobs import Job, Locations
+from leakboard.leaderboard.planning.public_settings import public_of, splits_of
 from leakboard.leaderboard.records.provenance import versions
-from leakboard.leaderboard.records.record import SCHEMA_VERSION, CellSpec, PluginSpec, TrainingSpec, key_of
+from leakboard.leaderboard.records.record import PRIOR, SCHEMA_VERSION, CellSpec, PluginSpec, TrainingSpec, key_of
 from leakboard.suites.schema import AttackEntry, DefenseEntry, Entry, Suite, is_about_rounds
 
 #: weights of the largest network that is trained: 1 GiB of floats, of which every party keeps several copies
@@ -206,7 +205,7 @@ def _deviating(suite: Suite, training: Job) -> Job | None:
 def _check(job: Job, pool: ImagePool) -> Public:
     """What would fail later fails now, in one sentence: batches, targets, models that do not fit the images."""
     public = public_of(job, pool, splits_of(job, pool))
-    Watch.of_record(job.training.observe).check_targets(public.shard_sizes[0])
+    ObservedRounds.of_record(job.training.observe).check_targets(public.shard_sizes[0])
     _check_size(job, public)
     task_of(public)
     try:

@@ -175,9 +175,10 @@ def load_view(run: str | Path, threat: str, *, defense: str = "", dataset: str =
     in which the server deviates, every other threat an honest one.
     """
     from leakboard.datasets.loading import load_pool
-    from leakboard.federation.settings import Watch, client_name
+    from leakboard.federation.settings import ObservedRounds, client_name
     from leakboard.federation.view import ACTIVE, parse_threat
-    from leakboard.leaderboard.cells.train import open_view, splits_of
+    from leakboard.leaderboard.cells.train import open_view
+    from leakboard.leaderboard.planning.public_settings import splits_of
 
     jobs = open_run(Path(run)).jobs
     for given, name, titles in (
@@ -198,7 +199,7 @@ def load_view(run: str | Path, threat: str, *, defense: str = "", dataset: str =
     if not fits:
         wanted = f"threat '{threat}', defense '{defense}', dataset '{dataset}', seed {seed}"
         raise UserError(f"No finished training in {run} fits {wanted}.")
-    Watch.of_record(fits[0].training.observe).check_threat(threat)
+    ObservedRounds.of_record(fits[0].training.observe).check_threat(threat)
     pool = load_pool(fits[0].make_dataset())
     shards = {client_name(i): pool.take(s) for i, s in enumerate(splits_of(fits[0], pool).shards)}
     asked = parse_threat(threat, len(shards))

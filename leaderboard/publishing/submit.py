@@ -22,7 +22,7 @@ from leakboard.core.errors import UserError
 from leakboard.core.files import write_bytes, write_text
 from leakboard.core.plugins import Settings
 from leakboard.core.registry import ROOT
-from leakboard.leaderboard.cells.score import PRIOR
+from leakboard.core.terminal import plain
 from leakboard.leaderboard.page.images import in_8_bits, originals
 from leakboard.leaderboard.planning.run_folder import (
     MAX_RECORD_BYTES,
@@ -43,9 +43,8 @@ from leakboard.leaderboard.publishing.origins import (
     unknown_plugins,
 )
 from leakboard.leaderboard.ranking.evidence import auc
-from leakboard.leaderboard.records.record import Provenance, Record, key_of
+from leakboard.leaderboard.records.record import PRIOR, Provenance, Record, key_of
 from leakboard.leaderboard.records.validation import places, sound, unsound
-from leakboard.leaderboard.tables.formats.shared import plain
 
 PUBLISHED = ROOT / "leaderboard" / "published"
 PUBLISHED_FILE = "published.json"

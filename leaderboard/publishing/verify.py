@@ -10,7 +10,7 @@ from typing import Any
 
 from leakboard.core import registry
 from leakboard.core.errors import UserError
-from leakboard.federation.settings import Watch
+from leakboard.federation.settings import ObservedRounds
 from leakboard.leaderboard.engine.engine import Engine
 from leakboard.leaderboard.engine.executors.local import LocalExecutor
 from leakboard.leaderboard.planning.plan import Options, Plan, make_plan
@@ -74,7 +74,7 @@ def _suite_of(record: Record, data: str) -> Suite:
         "datasets": [dataset],
         "model": entry(spec.model),
         "training": spec.training,
-        "observe": Watch.in_batches(spec.observe),
+        "observe": ObservedRounds.in_batches(spec.observe),
         "seeds": [spec.seed],
         "defenses": [entry(spec.defense)],
         "attacks": [attack],

@@ -9,7 +9,6 @@ import numpy as np
 
 from leakboard.attacks.base import NOTHING_TO_IMITATE
 from leakboard.core.seeds import natural_order
-from leakboard.leaderboard.cells.score import PRIOR
 from leakboard.leaderboard.ranking.audit_table import AUDIT, NOTES, PLAIN_AUDIT, audit_cells
 from leakboard.leaderboard.ranking.controls import coin, invalid, no_score, not_above_prior, unfaithful
 from leakboard.leaderboard.ranking.epsilons import EXACT_NOTE, epsilon_cells, epsilon_columns
@@ -40,7 +39,7 @@ from leakboard.leaderboard.ranking.worst_case import (
     membership_row,
     reconstruction_row,
 )
-from leakboard.leaderboard.records.record import CellSpec, Record
+from leakboard.leaderboard.records.record import PRIOR, CellSpec, Record
 from leakboard.leaderboard.records.scope import AUDIT_HALF, ITEMS, reported_half
 from leakboard.leaderboard.records.validation import GOALS
 from leakboard.leaderboard.tables.table import Cell, Column, Row, Table

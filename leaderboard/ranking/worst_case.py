@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from leakboard.leaderboard.cells.score import PRIOR
 from leakboard.leaderboard.ranking.evidence import (
     Evidence,
     auc_draws,
@@ -26,6 +25,7 @@ from leakboard.leaderboard.ranking.evidence import (
     worst,
 )
 from leakboard.leaderboard.ranking.intervals import Interval, clopper_pearson, effective_trials, wilson
+from leakboard.leaderboard.records.record import PRIOR
 from leakboard.leaderboard.tables.table import Cell, Column
 
 Floats = NDArray[np.float64]

@@ -19,6 +19,8 @@ from leakboard.core.plugins import Settings
 from leakboard.core.seeds import digest_of
 
 SCHEMA_VERSION = 1
+#: the attack that needs no message: its own answer is not compared with itself
+PRIOR = "prior"
 SCHEMA_FILE = Path(__file__).with_name("record.schema.json")
 Status = Literal["ok", "failed", "timeout", "crashed", "skipped"]
 

@@ -16,13 +16,13 @@ from leakboard.attacks.membership.gradient_membership import GradientMembership
 from leakboard.attacks.membership.phi_membership import PhiMembership
 from leakboard.core.errors import Unsupported
 from leakboard.datasets.base import LabelledImages
-from leakboard.federation.settings import VICTIM, Watch, client_name
+from leakboard.federation.settings import VICTIM, ObservedRounds, client_name
 from leakboard.metrics.asr import asr
 from leakboard.metrics.auc import auc
 from tests.defenses.makings import Run, create, run
 from tests.defenses.small import SHAPE, batches, small_run
 
-WATCH = Watch(rounds=("first", "last"), targets=1)
+WATCH = ObservedRounds(rounds=("first", "last"), targets=1)
 
 
 def others(count: int, shape: tuple[int, int, int] = SHAPE, classes: int = 3, seed: int = 99) -> LabelledImages:
@@ -36,8 +36,8 @@ def asked(
     attack: BatchMembership, made: Run, outsiders: LabelledImages, round_index: int | None = 0, threat: str = "server"
 ) -> tuple[MembershipAnswer, Tensor]:
     """The answer about the victim's batch and as many others, and the truth."""
-    occasion = next(o for o in made.rounds() if o.occasion.round == (round_index or 0)).occasion
-    batch = batches(made, occasion)[VICTIM]
+    context = next(o for o in made.rounds() if o.context.round == (round_index or 0)).context
+    batch = batches(made, context)[VICTIM]
     asked_about = joined(batch, outsiders)
     truth = torch.arange(len(asked_about)) < len(batch)
     order = torch.randperm(len(truth), generator=torch.Generator().manual_seed(3))
@@ -63,7 +63,7 @@ def test_members_are_told_apart_with_certainty(
 ) -> None:
     """Batches under and over the 16 inputs: by the span of the rows, by regression. Float32 clients."""
     made = small_run(
-        create(defense, **settings), hidden=(40,), shard=24, batch_size=batch, precision="float32", watch=WATCH
+        create(defense, **settings), hidden=(40,), shard=24, batch_size=batch, precision="float32", observe=WATCH
     )
     answer, truth = asked(attack, made, others(batch))
     assert answer.flags == ("by row space" if batch < 16 else "by ridge regression",)
@@ -82,7 +82,7 @@ def test_the_noisy_gradient_of_mp_dp_says_nothing(batch: int) -> None:
         batch_size=batch,
         rounds=rounds,
         learning_rate=1e-9,
-        watch=WATCH,
+        observe=WATCH,
         record_all=True,
     )
     scores, truths = [], []
@@ -103,10 +103,10 @@ def test_auxiliary_records_take_up_the_part_of_members_that_nobody_asks_about() 
         batch_size=40,
         rounds=1,
         clients=10,
-        watch=WATCH,
+        observe=WATCH,
     )
-    occasion = made.rounds()[0].occasion
-    batch, outsiders = batches(made, occasion)[VICTIM], made.shards["client:1"]
+    context = made.rounds()[0].context
+    batch, outsiders = batches(made, context)[VICTIM], made.shards["client:1"]
     few = joined(batch.select(torch.arange(10)), outsiders.select(torch.arange(10)))
     truth = torch.arange(20) < 10
     auxiliary = joined(*(made.shards[client_name(i)] for i in range(2, 10)))
@@ -120,13 +120,13 @@ def test_auxiliary_records_take_up_the_part_of_members_that_nobody_asks_about() 
 
 
 def test_a_question_about_no_single_batch_is_answered_from_all_observed_ones() -> None:
-    made = small_run(create("fedsgd"), hidden=(40,), shard=8, rounds=2, watch=WATCH)
+    made = small_run(create("fedsgd"), hidden=(40,), shard=8, rounds=2, observe=WATCH)
     answer, truth = asked(GradientMembership(), made, others(4), None)
     assert auc(answer.scores, truth) == 1
 
 
 def test_a_view_without_gradients_is_refused() -> None:
-    watched, unwatched = (small_run(create("fedsgd"), watch=w, record_all=False) for w in (WATCH, None))
+    watched, unwatched = (small_run(create("fedsgd"), observe=w, record_all=False) for w in (WATCH, None))
     for made, threat, index in ((watched, "client", 0), (unwatched, "server", None)):
         known = Knowledge(made.view(threat), made.defense, others(20), 5)
         with pytest.raises(Unsupported, match="holds no mean"):
@@ -135,11 +135,11 @@ def test_a_view_without_gradients_is_refused() -> None:
 
 def test_without_phi_the_attack_says_so() -> None:
     with pytest.raises(Unsupported, match="sends no Phi"):
-        asked(PhiMembership(), small_run(create("fedsgd"), watch=WATCH), others(4))
+        asked(PhiMembership(), small_run(create("fedsgd"), observe=WATCH), others(4))
     with pytest.raises(Unsupported, match="without noise"):
-        asked(PhiMembership(), small_run(create("mp-dp+", honest=2), watch=WATCH), others(4))
+        asked(PhiMembership(), small_run(create("mp-dp+", honest=2), observe=WATCH), others(4))
     with pytest.raises(Unsupported, match="without noise"):
-        asked(PhiMembership(), small_run(create("mp-dp"), watch=WATCH), others(4), threat="client")
+        asked(PhiMembership(), small_run(create("mp-dp"), observe=WATCH), others(4), threat="client")
 
 
 def test_a_sketch_is_linear_and_keeps_lengths_on_average() -> None:
@@ -169,7 +169,7 @@ def large() -> Run:
         clients=5,
         rounds=1,
         seed=11,
-        watch=WATCH,
+        observe=WATCH,
     )
 
 
@@ -198,7 +198,7 @@ class _Drawn(PhiMembership):
 
 def test_a_quarter_of_the_batch_is_told_from_others(large: Run) -> None:
     """A coin passes in 0.1 % of all seeds."""
-    batch = batches(large, large.rounds()[0].occasion)[VICTIM]
+    batch = batches(large, large.rounds()[0].context)[VICTIM]
     assert of_a_part(large, batch) > 0.5 + 3.1 * COIN
 
 
@@ -209,5 +209,5 @@ def test_without_a_member_in_the_pool_the_score_is_a_coin_s(large: Run) -> None:
 
 def test_with_noise_in_place_of_phi_the_score_is_a_coin_s(large: Run) -> None:
     """The null control: leaves the band in 0.1 % of all seeds."""
-    batch = batches(large, large.rounds()[0].occasion)[VICTIM]
+    batch = batches(large, large.rounds()[0].context)[VICTIM]
     assert abs(of_a_part(large, batch, noise=True) - 0.5) < 3.3 * COIN

@@ -25,11 +25,11 @@ from leakboard.defenses.base import Defense, Gradient, Noise, Transform, even_no
 from leakboard.defenses.noise.budget import clipping
 from leakboard.federation.party import Party
 from leakboard.federation.payload import Parameters
-from leakboard.federation.settings import VICTIM, Public, Watch
+from leakboard.federation.settings import VICTIM, ObservedRounds, Public
 from leakboard.federation.transcript import Observation
 from tests.defenses.small import CLASSES, SHAPE, batches, small_run
 
-WATCH = Watch(rounds=("first",), targets=2)
+WATCH = ObservedRounds(rounds=("first",), targets=2)
 
 
 class WholeUpdate(Defense):
@@ -77,9 +77,9 @@ def others(count: int, seed: int) -> LabelledImages:
 )
 def test_a_clip_of_the_whole_update_is_not_taken_for_one_of_every_record(attack: BatchMembership, threat: str) -> None:
     """All members' gradients enter the mean alike: coefficients are equal, unless each were clipped."""
-    made = small_run(WholeUpdate(), hidden=(40,), shard=24, batch_size=24, clients=2, watch=WATCH)
-    (occasion,) = (o.occasion for o in made.rounds() if o.occasion.round == 0)
-    members = batches(made, occasion)[VICTIM]
+    made = small_run(WholeUpdate(), hidden=(40,), shard=24, batch_size=24, clients=2, observe=WATCH)
+    (context,) = (o.context for o in made.rounds() if o.context.round == 0)
+    members = batches(made, context)[VICTIM]
     known = Knowledge(made.view(threat), made.defense, others(20, seed=7), 5)
     scores = attack.infer(known, MembershipTask(joined(members, others(24, seed=99)), round_index=0)).scores
     assert float(scores[:24].min()) > 0
@@ -88,7 +88,7 @@ def test_a_clip_of_the_whole_update_is_not_taken_for_one_of_every_record(attack:
 
 
 def test_a_clip_of_every_value_is_not_taken_for_one_of_the_norm() -> None:
-    made = small_run(EveryValue(), hidden=(20,), watch=WATCH)
+    made = small_run(EveryValue(), hidden=(20,), observe=WATCH)
     known = Knowledge(made.view("server"), made.defense, others(20, seed=7), 5)
     task = ReconstructionTask("first", 0, 2, 1, None, (1, 1))
     laws = NoiseAware()._laws(known, task, task.problems(known))

@@ -12,7 +12,7 @@ from leakboard.core import registry
 from leakboard.core.errors import Unsupported, UserError
 from leakboard.defenses.fedsgd import FedSGD
 from leakboard.defenses.hybridalpha import HybridAlpha
-from leakboard.federation.settings import SERVER, Watch
+from leakboard.federation.settings import SERVER, ObservedRounds
 from leakboard.federation.task import task_of
 from leakboard.leaderboard.cells.answer import check_answer
 from leakboard.metrics.psnr import psnr
@@ -30,9 +30,9 @@ def hybrid(**parameters: object) -> HybridAlpha:
 @pytest.mark.parametrize("crypto", ["sampled", "real"])
 def test_every_code_of_every_client_is_known_up_to_one_constant(crypto: str) -> None:
     defense = hybrid(crypto=crypto)
-    run = small_run(defense, hidden=(1,), watch=Watch(rounds=("last",), targets=1))
+    run = small_run(defense, hidden=(1,), observe=ObservedRounds(rounds=("last",), targets=1))
     at = run.outcome.transcript.observations[1]
-    assert at.occasion.kind == "train"
+    assert at.context.kind == "train"
     seen = at.limited((SERVER,), (SERVER,))
     for client, codes in sent_codes(run, at).items():
         found = differences(defense, seen, run.public, client)
@@ -42,7 +42,7 @@ def test_every_code_of_every_client_is_known_up_to_one_constant(crypto: str) -> 
 
 def test_a_pad_for_each_coordinate_closes_it() -> None:
     defense = hybrid(keys="per-slot")
-    run = small_run(defense, hidden=(1,), watch=Watch(rounds=("last",), targets=1))
+    run = small_run(defense, hidden=(1,), observe=ObservedRounds(rounds=("last",), targets=1))
     at = run.outcome.transcript.observations[1]
     codes = sent_codes(run, at)["client:0"]
     found = differences(defense, at.limited((SERVER,), (SERVER,)), run.public, "client:0")
@@ -58,7 +58,7 @@ def world() -> World:
 
 
 def task_of_world(world: World) -> ReconstructionTask:
-    return ReconstructionTask("last", 0, world.watch.targets, 1, None, (3,) * world.watch.targets)
+    return ReconstructionTask("last", 0, world.observe.targets, 1, None, (3,) * world.observe.targets)
 
 
 def known_by_server(world: World) -> Knowledge:
@@ -71,7 +71,7 @@ def test_the_median_is_the_constant_where_units_are_off(world: World) -> None:
     step = world.defense.codec(world.outcome.public, 1).step
     for at in world.view("server").of_kind("probe"):
         found = isolated(world.defense, at, world.outcome.public, "client:0")
-        probe = at.occasion.probe
+        probe = at.context.probe
         assert probe is not None
         record = world.shards["client:0"].select(torch.tensor([probe]))
         model = next(m.payload["model"] for m in at.messages if m.kind == "model")

@@ -29,12 +29,12 @@ from leakboard.defenses.building_blocks.model_perturbation import SKEW, unpack_s
 from leakboard.defenses.noise.budget import clipping
 from leakboard.defenses.perturbation.server import skewed
 from leakboard.federation.payload import Parameters
-from leakboard.federation.settings import SERVER, VICTIM, Watch, client_name
+from leakboard.federation.settings import SERVER, VICTIM, ObservedRounds, client_name
 from leakboard.federation.task import task_of
 from tests.defenses.makings import Run, create, flat, relative, run, true_gradient
 from tests.defenses.small import KEYS, chi_square_fits, is_gaussian, small_run
 
-WATCH = Watch(rounds=("first", "last"), targets=2)
+WATCH = ObservedRounds(rounds=("first", "last"), targets=2)
 
 
 def reconstruction(made: Run, index: int = 0) -> ReconstructionTask:
@@ -49,12 +49,12 @@ def knows(made: Run, threat: str) -> Knowledge:
 
 
 def noise_of(made: Run, threat: str, kind: str = "probe") -> list[tuple[Parameters, Noise]]:
-    """What is wrong with the victim's gradient as it is read, and the law that the defense tells; by occasion."""
+    """What is wrong with the victim's gradient as it is read, and the law that the defense tells; by context."""
     found = []
-    for at in [o for o in made.view(threat).observations if o.occasion.kind == kind]:
+    for at in [o for o in made.view(threat).observations if o.context.kind == kind]:
         reading = made.defense.read(at, made.public)
         assert reading.model is not None
-        true = true_gradient(made, reading.model, made.batch(at.occasion, 0))
+        true = true_gradient(made, reading.model, made.batch(at.context, 0))
         # one record: clipped to norm 1
         length = float(flat(true).norm())
         true = {name: value * min(1.0, 1 / length) for name, value in true.items()}
@@ -83,7 +83,7 @@ def noise_of(made: Run, threat: str, kind: str = "probe") -> list[tuple[Paramete
 )
 def test_noise_divided_by_its_deviation_has_variance_one(name: str, settings: dict[str, Any], threat: str) -> None:
     """Sums of uniforms vary less than normals, so the chi-square bounds (0.1 % of all keys) are wide enough."""
-    made = small_run(create(name, **KEYS.get(name, {}), **settings), hidden=(20,), watch=WATCH)
+    made = small_run(create(name, **KEYS.get(name, {}), **settings), hidden=(20,), observe=WATCH)
     scaled = torch.cat([flat(wrong) / flat(law.deviation) for wrong, law in noise_of(made, threat)])
     assert chi_square_fits(float(scaled.square().sum()), len(scaled), 1e-3)
 
@@ -92,7 +92,7 @@ def test_noise_divided_by_its_deviation_has_variance_one(name: str, settings: di
 def test_the_noise_of_a_mean_over_clients_has_the_deviation_that_is_told(name: str, settings: dict[str, Any]) -> None:
     """The same keys without noise give the same round but for it; rounding to codes is far smaller."""
     noisy, clean = (
-        small_run(create(name, **KEYS.get(name, {}), **settings, noise=noise), hidden=(20,), watch=WATCH)
+        small_run(create(name, **KEYS.get(name, {}), **settings, noise=noise), hidden=(20,), observe=WATCH)
         for noise in (True, False)
     )
     at, same = (next(o for o in made.view("server").of_kind("train", 0)) for made in (noisy, clean))
@@ -105,7 +105,7 @@ def test_the_noise_of_a_mean_over_clients_has_the_deviation_that_is_told(name: s
 
 
 def test_of_normal_noise_the_whole_law_is_right() -> None:
-    made = small_run(create("mp-dp-naive"), hidden=(20,), watch=WATCH)
+    made = small_run(create("mp-dp-naive"), hidden=(20,), observe=WATCH)
     for wrong, law in noise_of(made, "server"):
         assert law.bound is None
         assert is_gaussian(flat(wrong) / flat(law.deviation), 1.0, 1e-3)
@@ -113,7 +113,7 @@ def test_of_normal_noise_the_whole_law_is_right() -> None:
 
 def test_when_all_neighbours_collude_the_noise_is_uniform_within_the_bound() -> None:
     """K = 3, both others collude: given R only eta is left (Kolmogorov-Smirnov, 0.1 % of all keys)."""
-    made = small_run(create("mp-dp"), hidden=(20,), watch=WATCH)
+    made = small_run(create("mp-dp"), hidden=(20,), observe=WATCH)
     assert all(law.bound is None for _, law in noise_of(made, "server+clients:1"))
     for wrong, law in noise_of(made, "server+clients:2"):
         assert law.bound is not None
@@ -124,7 +124,7 @@ def test_when_all_neighbours_collude_the_noise_is_uniform_within_the_bound() -> 
 
 @pytest.mark.parametrize("name", ["fedsgd", "mp", "mp-cdp", "pile", "secagg", "grad-prune"])
 def test_gradients_without_noise_have_no_law(name: str) -> None:
-    made = small_run(create(name, **KEYS.get(name, {})), watch=WATCH)
+    made = small_run(create(name, **KEYS.get(name, {})), observe=WATCH)
     assert all(not made.defense.noise_scale(at, made.public) for at in made.view("server").observations)
 
 
@@ -153,7 +153,7 @@ def test_the_excess_is_zero_within_the_bounds_alone() -> None:
 
 
 def test_costs_are_those_of_the_law_and_their_slopes_its_derivatives() -> None:
-    made = small_run(create("mp-dp", noise=False, clip=None), hidden=(20,), watch=WATCH)
+    made = small_run(create("mp-dp", noise=False, clip=None), hidden=(20,), observe=WATCH)
     task = task_of(made.public)
     problems = reconstruction(made).problems(knows(made, "server"))
     generator = torch.Generator().manual_seed(1)
@@ -210,7 +210,7 @@ def digits_run(defense: Defense, **settings: Any) -> Run:
         model_parameters={"width": 4},
         shard=60,
         rounds=1,
-        watch=Watch(rounds=("first",), targets=2),
+        observe=ObservedRounds(rounds=("first",), targets=2),
         **settings,
     )
 
@@ -257,7 +257,7 @@ def test_all_rounds_together_add_up_their_energy() -> None:
         model_parameters={"width": 2},
         shard=20,
         learning_rate=1e-9,
-        watch=WATCH,
+        observe=WATCH,
     )
     one, both = (
         NoiseAware(iterations=1, rounds=rounds).reconstruct(knows(made, "server"), reconstruction(made))
@@ -281,7 +281,7 @@ def test_clients_see_the_same_transitional_layers_and_the_recovery_stays_exact(m
     assert bent is not None
     assert bent.parameters() == honest.parameters()
     usual, skewed_ = (
-        run(d, model=model, model_parameters=NETWORKS[model], rounds=1, watch=WATCH) for d in (honest, bent)
+        run(d, model=model, model_parameters=NETWORKS[model], rounds=1, observe=WATCH) for d in (honest, bent)
     )
     sent, expected = (
         next(m.payload["model"] for m in made.rounds()[0].messages if m.kind == "model") for made in (skewed_, usual)
@@ -295,7 +295,7 @@ def test_clients_see_the_same_transitional_layers_and_the_recovery_stays_exact(m
     for made in (usual, skewed_):
         probe = made.rounds("probe")[0]
         found = honest.read(probe, made.public).gradients[VICTIM].values  # honest code: R is in the server's state
-        true = true_gradient(made, probe.states[SERVER]["distributed"], made.batch(probe.occasion, 0))
+        true = true_gradient(made, probe.states[SERVER]["distributed"], made.batch(probe.context, 0))
         assert relative(flat({n: found[n] for n in true}), flat(true)) < 1e-3
 
 
@@ -311,7 +311,7 @@ def test_the_noise_on_one_layer_falls_by_the_skew(model: str, clean: int) -> Non
     assert bent is not None
     deviations = []
     for defense in (create("mp-dp"), bent):
-        made = run(defense, model=model, model_parameters=settings, rounds=1, watch=WATCH)
+        made = run(defense, model=model, model_parameters=settings, rounds=1, observe=WATCH)
         law = defense.noise_scale(made.rounds("probe")[0], made.public)[VICTIM]
         deviations.append(list(law.deviation.values()))
     ratios = [float((b / a).mean()) for a, b in zip(*deviations, strict=True)]
@@ -323,7 +323,7 @@ def test_the_noise_on_one_layer_falls_by_the_skew(model: str, clean: int) -> Non
 def test_the_deviating_server_does_not_train_what_it_drowned() -> None:
     bent = create("mp-dp").deviate()
     assert bent is not None
-    made = run(bent, model="convnet", model_parameters={"width": 2}, rounds=3, watch=WATCH)
+    made = run(bent, model="convnet", model_parameters={"width": 2}, rounds=3, observe=WATCH)
     first, last = made.rounds()[0].states[SERVER]["distributed"], made.outcome.model
     moved = {name: float((last[name] - first[name]).abs().max()) for name in last}
     assert moved["0.weight"] == 0
@@ -339,7 +339,13 @@ def test_an_adversarial_server_reads_images_off_a_fully_connected_layer() -> Non
     bent = create("mp-dp").deviate()
     assert bent is not None
     made = replace(
-        run(bent, model_parameters={"hidden": [32]}, shard=60, rounds=1, watch=Watch(rounds=("first",), targets=2)),
+        run(
+            bent,
+            model_parameters={"hidden": [32]},
+            shard=60,
+            rounds=1,
+            observe=ObservedRounds(rounds=("first",), targets=2),
+        ),
         defense=create("mp-dp"),
     )
     answer = AdversarialR().reconstruct(knows(made, "server:active"), reconstruction(made))
@@ -348,7 +354,7 @@ def test_an_adversarial_server_reads_images_off_a_fully_connected_layer() -> Non
 
 def test_a_skewed_secret_hides_the_same_function() -> None:
     """r s, gamma alpha and every R between two activations are what they were."""
-    made = run(create("mp-dp"), model_parameters={"hidden": [6, 5]}, rounds=1, watch=WATCH)
+    made = run(create("mp-dp"), model_parameters={"hidden": [6, 5]}, rounds=1, observe=WATCH)
     secret = unpack_secret(made.rounds()[0].states[SERVER]["secret"])
     other = skewed(secret, 1e-3)
     for (r, s), (r2, s2) in zip(zip(secret.r, secret.s, strict=True), zip(other.r, other.s, strict=True), strict=True):

@@ -22,7 +22,7 @@ from leakboard.datasets.loading import load_pool
 from leakboard.defenses.building_blocks.model_perturbation import ModelPerturbation
 from leakboard.defenses.perturbation.clean import CleanParts
 from leakboard.federation.payload import Parameters
-from leakboard.federation.settings import Watch
+from leakboard.federation.settings import ObservedRounds
 from leakboard.metrics.identified import identified
 from leakboard.metrics.matching import match
 from tests.defenses.makings import Run, create, run
@@ -36,10 +36,17 @@ def finished(defense: str = "mp-dp", *, model: str = "convnet", batch: int = BAT
     """One round, two probes of four records."""
     network = settings.pop("network", {"width": 8})
     precision = settings.pop("precision", "float32")
-    watch = Watch(rounds=("first",), targets=PROBES, probe_batch=batch)
+    observe = ObservedRounds(rounds=("first",), targets=PROBES, probe_batch=batch)
     made = create(defense, **settings)
     return run(
-        made, model=model, model_parameters=network, watch=watch, rounds=1, seed=SEED, precision=precision, clients=3
+        made,
+        model=model,
+        model_parameters=network,
+        observe=observe,
+        rounds=1,
+        seed=SEED,
+        precision=precision,
+        clients=3,
     )
 
 

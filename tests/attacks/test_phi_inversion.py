@@ -20,7 +20,7 @@ from leakboard.datasets.digits import Digits
 from leakboard.datasets.loading import load_pool
 from leakboard.defenses.building_blocks.model_perturbation import ModelPerturbation
 from leakboard.defenses.perturbation.clean import CleanParts
-from leakboard.federation.settings import SERVER, Watch
+from leakboard.federation.settings import SERVER, ObservedRounds
 from leakboard.metrics.psnr import psnr
 from tests.attacks.clock import LONG_AGO
 from tests.defenses.makings import Run, create, run
@@ -36,9 +36,9 @@ def finished(name: str, *, batch: int = 1, targets: int = 4, model: str = "mlp",
     """One round of float64 (unless told otherwise), with probes of `batch` records."""
     network = settings.pop("network", {"hidden": [64, 32]} if model == "mlp" else {"width": 4})
     precision = settings.pop("precision", "float64")
-    watch = Watch(rounds=("first",), targets=targets // batch, probe_batch=batch)
+    observe = ObservedRounds(rounds=("first",), targets=targets // batch, probe_batch=batch)
     defense = create(name, **settings)
-    return run(defense, model=model, model_parameters=network, watch=watch, rounds=1, precision=precision)
+    return run(defense, model=model, model_parameters=network, observe=observe, rounds=1, precision=precision)
 
 
 def known(made: Run, threat: str = "server") -> Knowledge:
@@ -49,8 +49,8 @@ def known(made: Run, threat: str = "server") -> Knowledge:
 
 
 def task_for(made: Run) -> ReconstructionTask:
-    assert made.watch is not None
-    (batch,), probes = made.watch.sizes, made.watch.targets
+    assert made.observe is not None
+    (batch,), probes = made.observe.sizes, made.observe.targets
     return ReconstructionTask("first", 0, probes, batch, None, (batch,) * probes)
 
 
@@ -59,8 +59,8 @@ def attacked(made: Run, threat: str = "server", **settings: Any) -> Reconstructi
 
 
 def truth(made: Run) -> LabelledImages:
-    assert made.watch is not None
-    return made.shards["client:0"].select(torch.arange(made.watch.targets * made.watch.sizes[0]))
+    assert made.observe is not None
+    return made.shards["client:0"].select(torch.arange(made.observe.targets * made.observe.sizes[0]))
 
 
 def parts_of(made: Run, threat: str = "server") -> list[CleanParts]:
@@ -179,12 +179,12 @@ def test_matching_is_far_above_the_plain_attack_on_the_noisy_gradient(variant: s
 @pytest.mark.slow
 def test_a_model_that_has_learned_its_records_hides_nothing() -> None:
     """V1's exact gradient alone fades with the residuals (8 dB here); margin 6 dB over the mean image."""
-    watch = Watch(rounds=("last",), targets=4, probe_batch=1)
+    observe = ObservedRounds(rounds=("last",), targets=4, probe_batch=1)
     made = run(
         create("mp-dp", variant="V1", noise=False),
         model="convnet",
         model_parameters={"width": 8},
-        watch=watch,
+        observe=observe,
         rounds=ROUNDS,
         batch_size=16,
         learning_rate=0.1,

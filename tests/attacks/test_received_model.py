@@ -12,7 +12,7 @@ from leakboard.defenses.fedsgd import FedSGD
 from leakboard.federation.rounds import Outcome
 from leakboard.federation.settings import Public
 from leakboard.federation.view import make_view, parse_threat
-from tests.federation.makings import images, public_of, run, shards_of, watch_of
+from tests.federation.makings import images, observe_of, public_of, run, shards_of
 
 
 def knowledge(public: Public, outcome: Outcome) -> Knowledge:
@@ -25,7 +25,7 @@ def knowledge(public: Public, outcome: Outcome) -> Knowledge:
 @pytest.mark.parametrize(("moment", "index"), [("first", 0), ("middle", 2), ("last", 3)])
 def test_without_a_defense_it_is_the_model_itself(moment: str, index: int) -> None:
     public = public_of()
-    outcome = run(public, watch=watch_of())
+    outcome = run(public, observe=observe_of())
     answer = ReceivedModel().extract(knowledge(public, outcome), ExtractionTask(moment, index))  # type: ignore[arg-type]
     true = outcome.models[index]
     assert answer.flags == ()
@@ -34,8 +34,8 @@ def test_without_a_defense_it_is_the_model_itself(moment: str, index: int) -> No
 
 def test_a_client_that_sat_out_gives_an_older_model_and_says_so() -> None:
     public = public_of((12,) * 4, participants=2, rounds=8)
-    outcome = run(public, watch=watch_of(), seed=1)
-    took_part = {o.occasion.round: "client:1" in o.occasion.participants for o in outcome.transcript.observations}
+    outcome = run(public, observe=observe_of(), seed=1)
+    took_part = {o.context.round: "client:1" in o.context.participants for o in outcome.transcript.observations}
     known = knowledge(public, outcome)
     rounds = {0: "first", 4: "middle", 7: "last"}
     before: list[int] = []
@@ -60,6 +60,6 @@ def test_a_client_that_sat_out_gives_an_older_model_and_says_so() -> None:
 
 def test_a_model_without_numbers_is_not_handed_in() -> None:
     public = public_of(learning_rate=1e30)
-    outcome = run(public, watch=watch_of())
+    outcome = run(public, observe=observe_of())
     with pytest.raises(Unsupported, match="diverged"):
         ReceivedModel().extract(knowledge(public, outcome), ExtractionTask("last", 3))

@@ -96,7 +96,7 @@ def test_the_models_of_a_view_are_told_apart() -> None:
     assert set(models) == {"first", "last", "final"}
     assert all(torch.equal(models["final"][n], v) for n, v in final_model(known).items())
     first = WORLD.outcome.transcript.observations[1]
-    assert first.occasion.kind == "train"
+    assert first.context.kind == "train"
     assert any(not torch.equal(models["first"][n], v) for n, v in models["final"].items())
     signals = read_signals(known, WORLD.unseen)
     assert torch.equal(signals.final, known.task.predict(models["final"], WORLD.unseen.images))

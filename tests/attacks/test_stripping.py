@@ -39,7 +39,7 @@ from leakboard.defenses.building_blocks.model_perturbation import ModelPerturbat
 from leakboard.defenses.fedsgd import FedSGD
 from leakboard.defenses.perturbation.canonical import canonical_form
 from leakboard.defenses.perturbation.client import Expanded, expanded_of
-from leakboard.federation.party import Occasion, Party
+from leakboard.federation.party import Party, RoundContext
 from leakboard.federation.payload import Parameters
 from leakboard.federation.settings import SERVER, Public
 from leakboard.federation.task import task_of
@@ -68,8 +68,8 @@ def send(model: Parameters, expanded: Expanded, variant: str, seed: int = 3) -> 
     """What a client gets for a model, and the true r."""
     secret = secret_for(expanded, variant, seed=seed)
     direction = secret.direction if variant == "V2" else None
-    occasion = Occasion(0, None, "train", ("client:1",), 4)
-    return Received(occasion, hidden_of(model, expanded, secret), direction), secret.additive
+    context = RoundContext(0, None, "train", ("client:1",), 4)
+    return Received(context, hidden_of(model, expanded, secret), direction), secret.additive
 
 
 def fitted(public: Public, expanded: Expanded, images: Tensor, labels: Tensor) -> Parameters:
@@ -377,5 +377,5 @@ def test_the_view_offers_no_second_probe() -> None:
     stripper = Stripper(world.view("client"), world.defense, "label-free", None)
     probe = stripper.of("probe", 0)
     assert probe is not None
-    assert probe.occasion.probe == 0
+    assert probe.context.probe == 0
     assert _stripping.received(world.view("client").of_kind("setup")[0]) is None

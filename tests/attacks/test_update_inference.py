@@ -29,14 +29,14 @@ from leakboard.datasets.base import LabelledImages
 from leakboard.defenses.building_blocks.model_perturbation import ModelPerturbation
 from leakboard.defenses.perturbation.canonical import canonical_form
 from leakboard.federation.payload import Parameters
-from leakboard.federation.settings import SERVER, VICTIM, Dropout, Watch, client_name
+from leakboard.federation.settings import SERVER, VICTIM, Dropout, ObservedRounds, client_name
 from leakboard.federation.task import task_of
 from leakboard.metrics.asr import asr
 from leakboard.metrics.auc import auc
 from tests.defenses.makings import Run, create, flat, relative, run
 from tests.defenses.small import batches, small_run
 
-WATCH = Watch(rounds=("first", "last"), targets=2)
+WATCH = ObservedRounds(rounds=("first", "last"), targets=2)
 #: of model perturbation and its relatives, without noise
 PERTURBED: dict[str, tuple[str, dict[str, Any]]] = {
     "mp": ("mp", {}),
@@ -68,8 +68,8 @@ def others(count: int, made: Run, seed: int = 99) -> LabelledImages:
 
 def victims(made: Run, index: int = 0) -> LabelledImages:
     """What the victim trained on in a round."""
-    occasion = next(o for o in made.rounds() if o.occasion.round == index).occasion
-    return batches(made, occasion)[VICTIM]
+    context = next(o for o in made.rounds() if o.context.round == index).context
+    return batches(made, context)[VICTIM]
 
 
 # --- in plain -----------------------------------------------------------------------------------
@@ -82,7 +82,13 @@ def victims(made: Run, index: int = 0) -> LabelledImages:
 def test_of_two_clients_the_other_has_no_secret(name: str, settings: dict[str, Any], batch: int) -> None:
     """Float32; batches under and over the 16 inputs: by the span of the rows, by regression."""
     made = small_run(
-        create(name, **settings), hidden=(40,), clients=2, shard=24, batch_size=batch, precision="float32", watch=WATCH
+        create(name, **settings),
+        hidden=(40,),
+        clients=2,
+        shard=24,
+        batch_size=batch,
+        precision="float32",
+        observe=WATCH,
     )
     answer, truth = asked(made, victims(made), others(batch, made), others(60, made, 7))
     assert "the own part taken off" in answer.flags[0]
@@ -93,7 +99,7 @@ def test_of_two_clients_the_other_has_no_secret(name: str, settings: dict[str, A
 def test_a_mean_over_more_clients_tells_members_too_where_all_records_are_accounted_for() -> None:
     """Five clients, 20 records each, a network with more weights than that."""
     made = run(create("fedsgd"), model="convnet", model_parameters={"width": 4}, clients=5, shard=20, batch_size=20,
-               rounds=1, watch=WATCH)  # fmt: skip
+               rounds=1, observe=WATCH)  # fmt: skip
     rest = joined(*(made.shards[client_name(i)] for i in range(2, 5)))
     answer, truth = asked(made, victims(made), others(40, made), rest)
     assert auc(answer.scores, truth) > 0.99
@@ -103,7 +109,7 @@ def test_a_mean_over_more_clients_tells_members_too_where_all_records_are_accoun
 def test_the_mean_gradient_is_read_off_the_step(momentum: float, decay: float) -> None:
     """All rounds are kept here, so momentum can be taken off."""
     made = small_run(
-        create("fedsgd"), hidden=(6,), clients=3, rounds=3, momentum=momentum, weight_decay=decay, watch=WATCH
+        create("fedsgd"), hidden=(6,), clients=3, rounds=3, momentum=momentum, weight_decay=decay, observe=WATCH
     )
     for index in range(3):
         if index == 1:
@@ -116,14 +122,14 @@ def test_the_mean_gradient_is_read_off_the_step(momentum: float, decay: float) -
 
 
 def test_momentum_that_cannot_be_taken_off_is_flagged() -> None:
-    made = small_run(create("fedsgd"), rounds=3, momentum=0.9, watch=WATCH, record_all=False)
+    made = small_run(create("fedsgd"), rounds=3, momentum=0.9, observe=WATCH, record_all=False)
     flags = [asked(made, victims(made, i), others(4, made), others(60, made, 7), i)[0].flags[0] for i in (0, 2)]
     assert ["momentum in it" in flag for flag in flags] == [False, True]
 
 
 def test_where_somebody_dropped_out_nothing_is_taken_off() -> None:
     """The mean may be over all or over those who stayed; the attacker's records beside the candidates remain."""
-    made = small_run(create("fedsgd"), clients=4, watch=WATCH, dropouts=(Dropout(client=3, round=0, step="update"),))
+    made = small_run(create("fedsgd"), clients=4, observe=WATCH, dropouts=(Dropout(client=3, round=0, step="update"),))
     answer, _ = asked(made, victims(made), others(4, made), others(60, made, 7))
     assert "taken off" not in answer.flags[0]
 
@@ -136,7 +142,7 @@ def perturbed(title: str, batch: int = 20) -> Run:
     """Three clients whose batches are their whole shards; one step."""
     name, settings = PERTURBED[title]
     return run(create(name, **settings), model="convnet", model_parameters={"width": 4}, clients=3, shard=batch,
-               batch_size=batch, rounds=1, watch=WATCH, seed=5)  # fmt: skip
+               batch_size=batch, rounds=1, observe=WATCH, seed=5)  # fmt: skip
 
 
 def distributed(made: Run, kind: str) -> Parameters:
@@ -248,11 +254,11 @@ def test_members_are_found_through_the_perturbation(title: str) -> None:
 
 @pytest.mark.parametrize("name", ["fedsgd", "mp"])
 def test_a_client_without_two_models_is_refused(name: str) -> None:
-    made = small_run(create(name), watch=WATCH, record_all=False)
+    made = small_run(create(name), observe=WATCH, record_all=False)
     task = MembershipTask(others(4, made), round_index=0)
     known = known_by(made, others(20, made, 7))
     for kind in ("train", "probe"):
-        kept = tuple(replace(o, messages=()) if o.occasion.kind == kind else o for o in known.view.observations)
+        kept = tuple(replace(o, messages=()) if o.context.kind == kind else o for o in known.view.observations)
         absent = replace(known, view=replace(known.view, observations=kept))
         with pytest.raises(Unsupported, match="client:1 did not get the models before and after the step of round 0"):
             UpdateInference().infer(absent, task)
@@ -262,7 +268,7 @@ def test_a_client_without_two_models_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["fedsgd", "mp"])
 def test_a_training_that_diverged_is_refused(name: str) -> None:
-    made = small_run(create(name), watch=WATCH, record_all=False)
+    made = small_run(create(name), observe=WATCH, record_all=False)
     known = known_by(made, others(20, made, 7))
 
     def spoilt(value: Any) -> Any:
@@ -273,7 +279,7 @@ def test_a_training_that_diverged_is_refused(name: str) -> None:
         messages = tuple(
             replace(m, payload={key: spoilt(value) for key, value in m.payload.items()}) for m in o.messages
         )
-        kept.append(replace(o, messages=messages) if o.occasion.kind == "probe" else o)
+        kept.append(replace(o, messages=messages) if o.context.kind == "probe" else o)
     broken = replace(known, view=replace(known.view, observations=tuple(kept)))
     with pytest.raises(Unsupported, match="diverged"):
         UpdateInference().infer(broken, MembershipTask(others(4, made), round_index=0))
@@ -283,7 +289,7 @@ def test_only_the_first_probe_counts() -> None:
     """Later ones show the same model under fresh perturbations, which no training does."""
     made = perturbed("mp")
     known = known_by(made, others(20, made, 7))
-    cut = tuple(o for o in known.view.observations if not o.occasion.probe)
+    cut = tuple(o for o in known.view.observations if not o.context.probe)
     assert len(cut) < len(known.view.observations)
     task = MembershipTask(others(8, made), round_index=0)
     found = [
@@ -294,7 +300,7 @@ def test_only_the_first_probe_counts() -> None:
 
 def test_row_spaces_are_for_plain_means_of_one_round() -> None:
     """A canonical step is no combination of inputs, and momentum brings those of other rounds."""
-    late = small_run(create("fedsgd"), rounds=3, momentum=0.9, watch=WATCH, record_all=False)
+    late = small_run(create("fedsgd"), rounds=3, momentum=0.9, observe=WATCH, record_all=False)
     for made, index, exact in ((perturbed("mp"), 0, False), (late, 0, True), (late, 2, False)):
         (mixture,) = UpdateInference().mixtures(known_by(made, others(20, made)), index).values()
         assert isinstance(mixture, InferredMean)

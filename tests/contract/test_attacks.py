@@ -104,9 +104,9 @@ def membership_task(world: World) -> MembershipTask:
 
 
 def reconstruction_task(world: World) -> ReconstructionTask:
-    labels = tuple(torch.split(world.shards["client:0"].labels[: world.watch.targets], 1))
+    labels = tuple(torch.split(world.shards["client:0"].labels[: world.observe.targets], 1))
     size = len(world.shards) if isinstance(world.defense, SummedCodes) else 1
-    return ReconstructionTask("first", 0, world.watch.targets, 1, labels, (size,) * world.watch.targets)
+    return ReconstructionTask("first", 0, world.observe.targets, 1, labels, (size,) * world.observe.targets)
 
 
 def fingerprint(known: Knowledge) -> str:
@@ -225,8 +225,8 @@ def test_only_the_first_probe_of_the_round_counts(hidden_model: World, name: str
     assert isinstance(attack, ExtractionAttack)
     view = hidden_model.view("client")
     task = ExtractionTask("first", 0)
-    past = tuple(o for o in view.observations if o.occasion.kind != "final" and o.occasion.round == 0)
-    cut = replace(view, observations=tuple(o for o in past if not o.occasion.probe))
+    past = tuple(o for o in view.observations if o.context.kind != "final" and o.context.round == 0)
+    cut = replace(view, observations=tuple(o for o in past if not o.context.probe))
     assert 0 < len(cut.observations) < len(past) < len(view.observations)
     whole = attack.extract(Knowledge(view, hidden_model.defense, hidden_model.auxiliary, 5), task)
     part = attack.extract(Knowledge(cut, hidden_model.defense, hidden_model.auxiliary, 5), task)
@@ -278,7 +278,7 @@ def test_an_attack_rebuilds_as_many_images_as_an_aggregate_has_records(sums_only
     known = Knowledge(sums_only.view("server"), sums_only.defense, sums_only.auxiliary, 5)
     attack = small(name)
     assert isinstance(attack, ReconstructionAttack)
-    task = replace(reconstruction_task(sums_only), known_labels=None, sizes=(3,) * sums_only.watch.targets)
+    task = replace(reconstruction_task(sums_only), known_labels=None, sizes=(3,) * sums_only.observe.targets)
     check_answer(attack.reconstruct(known, task), task, sums_only.outcome.public)
 
 

@@ -76,7 +76,7 @@ def test_canaries_of_the_view_s_own_parties_are_found(world: World, threat: str)
 
 def test_no_party_acts_on_more_than_its_own_knowledge(world: World) -> None:
     make = partial(create, world.defense.name, world.defense.parameters())
-    assert covert_channels(make, plain(world), world.shards, world.watch, world.seed) == {}
+    assert covert_channels(make, plain(world), world.shards, world.observe, world.seed) == {}
 
 
 def plain(world: World) -> Outcome:
@@ -93,7 +93,7 @@ def test_a_defense_that_smuggles_images_into_a_state_is_caught_by_canaries() -> 
 def test_a_defense_with_a_covert_channel_is_caught_by_replay(cheat: type[Defense]) -> None:
     SmugglesGradients.taken.clear()
     world = make_world(cheat(), record_all=True)
-    found = covert_channels(cheat, world.outcome, world.shards, world.watch, world.seed)
+    found = covert_channels(cheat, world.outcome, world.shards, world.observe, world.seed)
     assert set(found) == {SERVER}
 
 

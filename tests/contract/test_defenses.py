@@ -40,7 +40,7 @@ def test_the_honest_reading_has_an_entry_for_every_observation(world: World) -> 
     for threat in ("server", "client"):
         view = world.view(threat)
         readings = world.defense.interpret(view)
-        assert [r.occasion for r in readings] == [o.occasion for o in view.observations]
+        assert [r.context for r in readings] == [o.context for o in view.observations]
 
 
 def test_simulate_touches_no_party_and_repeats_itself(world: World) -> None:

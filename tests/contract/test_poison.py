@@ -15,7 +15,7 @@ from torch import Tensor
 from leakboard.datasets.base import LabelledImages
 from leakboard.federation.payload import Parameters, Payload
 from leakboard.federation.rounds import Federation, Outcome
-from leakboard.federation.settings import Public, Watch
+from leakboard.federation.settings import ObservedRounds, Public
 from leakboard.federation.task import task_of
 from leakboard.federation.view import make_view, parse_threat
 from tests.contract.poison import HUGE, overflowing, poisoned
@@ -45,7 +45,9 @@ class Poison:
     def run(self, seed: int) -> Outcome:
         """The same federation with the poisoned weights; another seed draws other noise, on the same records."""
         defense = poisoned(self.world.defense, self.model)
-        return Federation(defense, self.public, self.world.shards, Watch(rounds=("first",), targets=1), seed).run()
+        return Federation(
+            defense, self.public, self.world.shards, ObservedRounds(rounds=("first",), targets=1), seed
+        ).run()
 
     def sent(self, received: Payload, chosen: list[int], seed: int) -> Payload:
         """What a client sends for these records of the victim; under encryption, what is inside."""

@@ -17,7 +17,7 @@ from leakboard.datasets.loading import load_pool
 from leakboard.defenses.base import Defense
 from leakboard.federation.payload import leaves, raw_bytes
 from leakboard.federation.rounds import Federation, Outcome
-from leakboard.federation.settings import Public, Training, Watch, client_name
+from leakboard.federation.settings import ObservedRounds, Public, Training, client_name
 from leakboard.federation.view import View, make_view, parse_threat
 
 #: `run_benchmark.py check FILE.py` runs these tests on the plugins of that file alone
@@ -35,7 +35,7 @@ class World:
     defense: Defense
     outcome: Outcome
     shards: dict[str, LabelledImages]
-    watch: Watch
+    observe: ObservedRounds
     seed: int
     auxiliary: LabelledImages
     unseen: LabelledImages
@@ -94,13 +94,13 @@ def make_world(
         total_rounds=rounds,
         shard_sizes=(shard,) * clients,
     )
-    watch = Watch(rounds=("first", "last"), targets=targets)
-    federation = Federation(defense, public, shards, watch, seed, record_all=record_all)
+    observe = ObservedRounds(rounds=("first", "last"), targets=targets)
+    federation = Federation(defense, public, shards, observe, seed, record_all=record_all)
     for party, value in (canaries or {}).items():
         if party in federation.parties:
             federation.parties[party].state["canary"] = value
     outcome = federation.run()
-    return World(defense, outcome, shards, watch, seed, pool.take(parts[clients]), pool.take(parts[clients + 1]))
+    return World(defense, outcome, shards, observe, seed, pool.take(parts[clients]), pool.take(parts[clients + 1]))
 
 
 #: keys that are too small for anything but a contract; real sizes have tests of their own in tests/defenses

@@ -18,10 +18,10 @@ from leakboard.datasets.loading import load_pool
 from leakboard.defenses.base import Defense
 from leakboard.defenses.perturbation.client import Expanded
 from leakboard.defenses.perturbation.server import Secret, draw_secret, perturb
-from leakboard.federation.party import Occasion
+from leakboard.federation.party import RoundContext
 from leakboard.federation.payload import Parameters, Payload
 from leakboard.federation.rounds import Federation, Outcome
-from leakboard.federation.settings import Public, Training, Watch, client_name
+from leakboard.federation.settings import ObservedRounds, Public, Training, client_name
 from leakboard.federation.task import task_of
 from leakboard.federation.transcript import Observation
 from leakboard.federation.view import View, make_view, parse_threat
@@ -110,7 +110,7 @@ class Run:
     defense: Defense
     outcome: Outcome
     shards: dict[str, LabelledImages]
-    watch: Watch | None
+    observe: ObservedRounds | None
 
     @property
     def public(self) -> Public:
@@ -121,14 +121,14 @@ class Run:
         return make_view(self.outcome.transcript, who, self.public, self.outcome.secrets, self.shards)
 
     def rounds(self, kind: str = "train") -> list[Observation]:
-        return [o for o in self.outcome.transcript.observations if o.occasion.kind == kind]
+        return [o for o in self.outcome.transcript.observations if o.context.kind == kind]
 
-    def batch(self, occasion: Occasion, client: int) -> LabelledImages:
+    def batch(self, context: RoundContext, client: int) -> LabelledImages:
         """The records that a client used in a probe."""
-        assert occasion.probe is not None
-        size = occasion.batch_size
+        assert context.probe is not None
+        size = context.batch_size
         shard = self.shards[client_name(client)]
-        return shard.select(torch.arange(occasion.probe * size, (occasion.probe + 1) * size) % len(shard))
+        return shard.select(torch.arange(context.probe * size, (context.probe + 1) * size) % len(shard))
 
 
 def run(
@@ -138,7 +138,7 @@ def run(
     model_parameters: Mapping[str, Any] | None = None,
     shard: int = 16,
     seed: int = 0,
-    watch: Watch | None = None,
+    observe: ObservedRounds | None = None,
     record_all: bool = True,
     **training: Any,
 ) -> Run:
@@ -164,8 +164,8 @@ def run(
         total_rounds=settings.total_rounds(shard),
         shard_sizes=(shard,) * settings.clients,
     )
-    federation = Federation(defense, public, shards, watch, seed, record_all=record_all)
-    return Run(defense, federation.run(), shards, watch)
+    federation = Federation(defense, public, shards, observe, seed, record_all=record_all)
+    return Run(defense, federation.run(), shards, observe)
 
 
 def flat(values: Parameters) -> Tensor:

@@ -16,9 +16,9 @@ from leakboard.defenses.building_blocks.model_perturbation import unpack_secret
 from leakboard.defenses.building_blocks.perturbed_parts import PerturbedParts
 from leakboard.defenses.building_blocks.sum import SummedCodes, SummedGradient
 from leakboard.defenses.crypto.fixed_point import Integers
-from leakboard.federation.party import Occasion, Party
+from leakboard.federation.party import Party, RoundContext
 from leakboard.federation.rounds import Federation
-from leakboard.federation.settings import SERVER, Watch, client_name
+from leakboard.federation.settings import SERVER, ObservedRounds, client_name
 from leakboard.federation.transcript import Observation
 from tests.defenses.makings import Run, create, flat, public_of
 
@@ -58,7 +58,7 @@ def small_run(
     shape: tuple[int, int, int] = SHAPE,
     shard: int = 8,
     seed: int = 0,
-    watch: Watch | None = None,
+    observe: ObservedRounds | None = None,
     record_all: bool = True,
     **training: Any,
 ) -> Run:
@@ -75,7 +75,9 @@ def small_run(
         for i in range(public.training.clients)
     }
     defense.check(public)
-    return Run(defense, Federation(defense, public, shards, watch, seed, record_all=record_all).run(), shards, watch)
+    return Run(
+        defense, Federation(defense, public, shards, observe, seed, record_all=record_all).run(), shards, observe
+    )
 
 
 def velocity(at: Observation) -> Tensor:
@@ -86,26 +88,26 @@ def velocity(at: Observation) -> Tensor:
 def sent_codes(run: Run, at: Observation) -> dict[str, Integers]:
     """Every client's codes, computed again from its own secret, its records and the model message that it got."""
     assert isinstance(run.defense, SummedCodes)
-    records = batches(run, at.occasion)
+    records = batches(run, at.context)
     found: dict[str, Integers] = {}
     for message in at.messages:
         if message.kind == "model":
             party = Party(message.receiver, run.public, run.outcome.secrets[message.receiver])
-            party.occasion, party.batch = at.occasion, records[party.name]
+            party.context, party.batch = at.context, records[party.name]
             party._inbox.append(message)
             found[party.name] = run.defense.codes(party)
     return found
 
 
-def batches(run: Run, occasion: Occasion) -> Mapping[str, LabelledImages]:
-    """The records that every client used in this occasion."""
-    again = Federation(run.defense, run.public, run.shards, run.watch, 0)
+def batches(run: Run, context: RoundContext) -> Mapping[str, LabelledImages]:
+    """The records that every client used in this context."""
+    again = Federation(run.defense, run.public, run.shards, run.observe, 0)
     found = {}
-    for name in occasion.participants:
-        if occasion.kind == "train":
-            again._taken[name] = occasion.round
+    for name in context.participants:
+        if context.kind == "train":
+            again._taken[name] = context.round
             again._positions[name] = again._next_positions(name)
-        batch = again._batch(name, occasion)
+        batch = again._batch(name, context)
         assert batch is not None
         found[name] = batch
     return found
@@ -117,7 +119,7 @@ def mean_bound(run: Run, at: Observation) -> Tensor | float:
     Half a step of the code; where gradient, Psi and Phi are summed, R (step_g + |r|_1 step_psi + v step_phi) / 2 with
     gamma in place of |r|_1 in V2, where clients contract Psi themselves.
     """
-    defense, size = run.defense, at.occasion.batch_size
+    defense, size = run.defense, at.context.batch_size
     if isinstance(defense, SummedGradient):
         return defense.codec(run.public, size).step / 2
     assert isinstance(defense, PerturbedParts)

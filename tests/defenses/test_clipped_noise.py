@@ -20,7 +20,7 @@ from leakboard.defenses.building_blocks.noisy_share import NoisyShare
 from leakboard.defenses.grad_prune import GradPrune
 from leakboard.defenses.noise.calibration import gaussian_mu
 from leakboard.federation.payload import Parameters
-from leakboard.federation.settings import SERVER, VICTIM, Dropout, Watch
+from leakboard.federation.settings import SERVER, VICTIM, Dropout, ObservedRounds
 from leakboard.federation.task import task_of
 from tests.defenses.makings import Run, create, flat, relative, true_gradient, updates
 from tests.defenses.small import KEYS, batches, is_gaussian, sent_codes, small_run, velocity
@@ -96,13 +96,13 @@ def test_one_share_is_smaller_than_what_a_single_release_needs(name: str) -> Non
         assert isinstance(run.defense, NoisyShare)
         at = run.rounds()[0]
         codes = sent_codes(run, at)[VICTIM]
-        values.append(flat(run.defense.decoded(run.public, at.occasion, codes, 1)["gradient"]))
+        values.append(flat(run.defense.decoded(run.public, at.context, codes, 1)["gradient"]))
     assert is_gaussian(values[0] - values[1], 2 / 4 / MU / math.sqrt(2), FALSE_ALARM)
 
 
 @pytest.mark.parametrize("name", ["ldp", "cdp", "tp-smc", "hybridalpha"])
 def test_noise_is_fresh_in_every_round_and_probe(name: str) -> None:
-    made = pair(name, {"rounds": 2, "learning_rate": 1e-12, "watch": Watch(rounds=("first",), targets=2)})
+    made = pair(name, {"rounds": 2, "learning_rate": 1e-12, "observe": ObservedRounds(rounds=("first",), targets=2)})
     noises = [added(made, index) for index in range(2)]
     probes = [[o.states[SERVER]["velocity"] for o in run.rounds("probe")] for run in made]
     noises += [flat(noisy) - flat(clean) for noisy, clean in zip(*probes, strict=True)]
@@ -112,7 +112,7 @@ def test_noise_is_fresh_in_every_round_and_probe(name: str) -> None:
 
 def test_the_noise_of_a_probe_is_that_of_its_batch() -> None:
     """A mean over one record moves four times as far as one over four."""
-    made = pair("ldp", {"rounds": 2, "learning_rate": 1e-12, "watch": Watch(rounds=("first",), targets=2)})
+    made = pair("ldp", {"rounds": 2, "learning_rate": 1e-12, "observe": ObservedRounds(rounds=("first",), targets=2)})
     (noisy, _), (clean, _) = (run.rounds("probe") for run in made)
     difference = flat(updates(noisy)[VICTIM]["gradient"]) - flat(updates(clean)[VICTIM]["gradient"])
     assert is_gaussian(difference, 2 / 1 / MU, FALSE_ALARM)
@@ -125,7 +125,7 @@ def example_gradients(run: Run, client: str) -> list[Parameters]:
     """The gradient of each record by itself, on the initial model."""
     at = run.rounds()[0]
     model = next(m.payload["model"] for m in at.messages if m.kind == "model")
-    batch = batches(run, at.occasion)[client]
+    batch = batches(run, at.context)[client]
     return [true_gradient(run, model, batch.select(torch.tensor([i]))) for i in range(len(batch))]
 
 
@@ -153,7 +153,7 @@ def test_one_replaced_record_moves_the_mean_by_at_most_the_sensitivity() -> None
     run = small_run(defense)
     task, at = task_of(run.public), run.rounds()[0]
     received = next(m.payload for m in at.messages if m.kind == "model")
-    batch = batches(run, at.occasion)[VICTIM]
+    batch = batches(run, at.context)[VICTIM]
     moved = []
     for size in (1.0, 1e3):
         images = batch.images.clone()

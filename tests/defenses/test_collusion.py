@@ -20,12 +20,12 @@ def noise_seen(world: World, clean: World, threat: str) -> torch.Tensor:
     assert isinstance(defense, MpDp)
     found = []
     for noisy, quiet in zip(defense.interpret(view), clean.defense.interpret(clean.view(threat)), strict=True):
-        if noisy.occasion.kind != "train":  # before the first step both runs have the same model
+        if noisy.context.kind != "train":  # before the first step both runs have the same model
             continue
         public = world.outcome.public
-        edges = defense._typical_edges(len(noisy.occasion.participants))
-        sigma = defense.sigmas(public, len(noisy.occasion.participants), edges, noisy.occasion.batch_size).own
-        state = next(o for o in view.observations if o.occasion == noisy.occasion).states[SERVER]
+        edges = defense._typical_edges(len(noisy.context.participants))
+        sigma = defense.sigmas(public, len(noisy.context.participants), edges, noisy.context.batch_size).own
+        state = next(o for o in view.observations if o.context == noisy.context).states[SERVER]
         for name, value in noisy.gradients[VICTIM].values.items():
             difference = value - quiet.gradients[VICTIM].values[name]
             found.append((difference / factor(defense, world, state, name) / (math.sqrt(2) * sigma)).flatten())

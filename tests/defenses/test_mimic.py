@@ -21,7 +21,7 @@ from leakboard.defenses.building_blocks.vectors import flat
 from leakboard.defenses.crypto.fixed_point import FixedPoint
 from leakboard.defenses.grad_prune import GradPrune, pruned
 from leakboard.defenses.ldp import Ldp
-from leakboard.federation.party import Occasion
+from leakboard.federation.party import RoundContext
 from leakboard.federation.payload import Parameters
 from leakboard.federation.task import task_of
 from leakboard.federation.view import View
@@ -78,8 +78,8 @@ def test_rounding_to_codes_is_imitated_client_by_client(name: str) -> None:
     codec = defense.codec(public, 5)
     totals = sum(codec.encode(flat(one)) for one in true)
     assert not isinstance(totals, int)
-    occasion = Occasion(0, None, "train", public.clients[:2], 5)
-    observed = Gradient(defense.decoded(public, occasion, totals, 2)["gradient"], 2, 10)
+    context = RoundContext(0, None, "train", public.clients[:2], 5)
+    observed = Gradient(defense.decoded(public, context, totals, 2)["gradient"], 2, 10)
     imitation = imitation_of(defense, observed, public)
     assert imitation is not None
     assert imitation.parts == 2

@@ -144,7 +144,7 @@ def test_no_part_of_a_single_record_is_larger_than_its_bound(tight: dict[str, fl
     defense = plus(noise=False, **tight)
     run = small_run(defense, batch_size=1)
     at = run.rounds()[0]
-    update = defense.decoded(run.public, at.occasion, sent_codes(run, at)[VICTIM], 1)
+    update = defense.decoded(run.public, at.context, sent_codes(run, at)[VICTIM], 1)
     shares = [float(flat(update[p]).norm()) / bound for p, bound in zip(PARTS, defense.bounds(), strict=True)]
     assert max(shares) <= 1 + 1e-4  # the factors are float32, the codes round
     assert not tight or max(shares) == pytest.approx(1, abs=1e-4)

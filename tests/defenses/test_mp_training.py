@@ -9,7 +9,7 @@ import torch
 
 from leakboard.defenses.building_blocks.model_perturbation import ModelPerturbation
 from leakboard.federation.party import Party
-from leakboard.federation.settings import Watch
+from leakboard.federation.settings import ObservedRounds
 from leakboard.federation.task import task_of
 from tests.defenses.makings import create, flat, public_of, relative, run, secret_for, weights_of
 
@@ -54,7 +54,7 @@ def test_float32_clients_are_recovered_to_a_thousandth(scheme: str, model: str, 
         rounds=6,
         shard=32,
         batch_size=8,
-        watch=Watch(targets=3),
+        observe=ObservedRounds(targets=3),
         record_all=False,
     )
     error = finished.outcome.ledger.worst["recovery_error"]
@@ -95,7 +95,7 @@ def test_gamma_shrinks_in_a_run_in_which_the_model_fits() -> None:
         model_parameters={"width": 4},
         rounds=60,
         batch_size=8,
-        watch=Watch(targets=3, rounds=("first", "last")),
+        observe=ObservedRounds(targets=3, rounds=("first", "last")),
         record_all=False,
     )
     first, last = (float(o.states["server"]["gamma_scale"]) for o in finished.rounds("train"))

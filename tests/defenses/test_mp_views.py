@@ -12,23 +12,23 @@ from torch import Tensor
 from leakboard.defenses.building_blocks.model_perturbation import unpack_secret
 from leakboard.defenses.perturbation.client import forward
 from leakboard.federation.payload import leaves, raw_bytes
-from leakboard.federation.settings import SERVER, Watch, client_name
+from leakboard.federation.settings import SERVER, ObservedRounds, client_name
 from leakboard.federation.task import task_of
 from leakboard.federation.view import View
 from tests.defenses.makings import Run, create, flat, relative, run, true_gradient, updates
 
-WATCH = Watch(rounds=("last",), targets=2)
+WATCH = ObservedRounds(rounds=("last",), targets=2)
 
 
 @pytest.fixture(scope="module", params=["V1", "V2"])
 def finished(request: pytest.FixtureRequest) -> Run:
-    return run(create("mp-dp", variant=request.param), watch=WATCH)
+    return run(create("mp-dp", variant=request.param), observe=WATCH)
 
 
 @pytest.fixture(scope="module", params=["mp", "mp-dp"])
 def quiet(request: pytest.FixtureRequest) -> Run:
     settings: dict[str, Any] = {"noise": False, "clip": None} if request.param == "mp-dp" else {}
-    return run(create(request.param, **settings), watch=WATCH, model_parameters={"hidden": [32]})
+    return run(create(request.param, **settings), observe=WATCH, model_parameters={"hidden": [32]})
 
 
 def tensors(view: View) -> Iterator[Tensor]:
@@ -55,7 +55,7 @@ def test_the_server_holds_every_clients_messages_and_r(finished: Run) -> None:
 
 def test_the_server_sees_psi_and_phi_without_noise(finished: Run) -> None:
     """The noise is on the gradient alone: the same run without it sends the same Psi and Phi."""
-    quiet = run(create("mp-dp", noise=False, **{"variant": finished.defense.parameters()["variant"]}), watch=WATCH)
+    quiet = run(create("mp-dp", noise=False, **{"variant": finished.defense.parameters()["variant"]}), observe=WATCH)
     noisy_first, clean_first = (updates(r.rounds("train")[0]) for r in (finished, quiet))
     for name, body in noisy_first.items():
         for part in ("psi", "phi"):
@@ -94,13 +94,13 @@ def test_colluders_bring_their_keys(finished: Run) -> None:
 
 
 def test_the_servers_reading_is_every_clients_noisy_gradient(finished: Run) -> None:
-    readings = [r for r in finished.defense.interpret(finished.view("server")) if r.occasion.kind == "probe"]
+    readings = [r for r in finished.defense.interpret(finished.view("server")) if r.context.kind == "probe"]
     assert readings
     for reading in readings:
         assert set(reading.gradients) == set(finished.public.clients)
         assert all(g.clients == 1 for g in reading.gradients.values())
         assert reading.model is not None
-        batch = finished.batch(reading.occasion, 0)
+        batch = finished.batch(reading.context, 0)
         true = true_gradient(finished, reading.model, batch)
         found = reading.gradients["client:0"].values
         assert relative(flat({name: found[name] for name in true}), flat(true)) > 1
@@ -109,11 +109,11 @@ def test_the_servers_reading_is_every_clients_noisy_gradient(finished: Run) -> N
 def test_without_noise_the_servers_reading_is_exact(quiet: Run) -> None:
     seen = 0
     for reading in quiet.defense.interpret(quiet.view("server")):
-        if reading.occasion.kind != "probe":
+        if reading.context.kind != "probe":
             continue
         assert reading.model is not None
         for client in range(3):
-            true = true_gradient(quiet, reading.model, quiet.batch(reading.occasion, client))
+            true = true_gradient(quiet, reading.model, quiet.batch(reading.context, client))
             found = reading.gradients[client_name(client)].values
             assert relative(flat({name: found[name] for name in true}), flat(true)) < 1e-3
             seen += 1
@@ -124,11 +124,11 @@ def test_a_clients_reading_is_a_plain_model_with_perturbed_logits(finished: Run)
     """Its logits are y_hat = y + alpha r: not those of the true model."""
     defense, task = finished.defense, task_of(finished.public)
     images = finished.shards["client:1"].images
-    whole = {o.occasion: o for o in finished.rounds("train") + finished.rounds("probe")}
-    readings = [r for r in defense.interpret(finished.view("client")) if r.occasion in whole]
+    whole = {o.context: o for o in finished.rounds("train") + finished.rounds("probe")}
+    readings = [r for r in defense.interpret(finished.view("client")) if r.context in whole]
     assert readings
     for reading in readings:
-        at = whole[reading.occasion]
+        at = whole[reading.context]
         assert reading.gradients == {}
         assert reading.model is not None
         assert set(reading.model) == set(task.parameter_names)

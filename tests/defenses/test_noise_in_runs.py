@@ -22,7 +22,7 @@ from leakboard.defenses.noise.graph import complete_edges, union_edges
 from leakboard.defenses.noise.laws import signed_dn
 from leakboard.federation.party import Party
 from leakboard.federation.payload import Parameters
-from leakboard.federation.settings import SERVER, Dropout, Watch, client_name
+from leakboard.federation.settings import SERVER, Dropout, ObservedRounds, client_name
 from leakboard.federation.transcript import Observation
 from tests.defenses.makings import Run, create, flat, relative, run, updates
 
@@ -38,7 +38,7 @@ def pair(training: dict[str, Any], **settings: Any) -> tuple[Run, Run]:
     """A run with noise and the same one without; made once."""
     name = repr((training, settings))
     if name not in _made:
-        shared = {"precision": "float64", "learning_rate": STILL, "momentum": 0.0, "watch": Watch(targets=2)}
+        shared = {"precision": "float64", "learning_rate": STILL, "momentum": 0.0, "observe": ObservedRounds(targets=2)}
         _made[name] = (
             run(create("mp-dp", **settings), **{**shared, **training}),
             run(create("mp-dp", noise=False, **settings), **{**shared, **training}),
@@ -60,13 +60,13 @@ def noises(noisy: Observation, clean: Observation) -> dict[str, Tensor]:
 def own_noise(finished: Run, at: Observation, name: str, sigmas: Sigmas, size: int) -> Tensor:
     """eta, which whoever holds the client's secret can draw again."""
     party = Party(name, finished.public, finished.outcome.secrets[name])
-    party.occasion = at.occasion
+    party.context = at.context
     return torch.from_numpy(signed_dn(party.stream("eta"), sigmas.own, size))
 
 
 def graph(finished: Run, at: Observation) -> list[Edge]:
     """The edges of a round, from the messages."""
-    numbers = [int(name.partition(":")[2]) for name in at.occasion.participants]
+    numbers = [int(name.partition(":")[2]) for name in at.context.participants]
     if not scheme(finished).neighbours:
         return complete_edges(numbers)
     chosen = {m.sender: m.payload["chosen"] for m in at.messages if m.kind == "neighbours"}
@@ -74,8 +74,8 @@ def graph(finished: Run, at: Observation) -> list[Edge]:
 
 
 def sigmas_of(finished: Run, at: Observation) -> Sigmas:
-    clients = len(at.occasion.participants)
-    return scheme(finished).sigmas(finished.public, clients, graph(finished, at), at.occasion.batch_size)
+    clients = len(at.context.participants)
+    return scheme(finished).sigmas(finished.public, clients, graph(finished, at), at.context.batch_size)
 
 
 def variance_fits(values: Tensor, expected: float, kurtosis: float = 0.0) -> bool:
@@ -125,7 +125,7 @@ def test_what_remains_in_the_mean_has_the_predicted_variance(both: tuple[Run, Ru
         servers = noisy.states[SERVER], clean.states[SERVER]
         added = {name: value - servers[1]["velocity"][name] for name, value in servers[0]["velocity"].items()}
         remaining = divided_by_r(both[0], noisy, added)
-        sigmas, clients = sigmas_of(both[0], noisy), len(noisy.occasion.participants)
+        sigmas, clients = sigmas_of(both[0], noisy), len(noisy.context.participants)
         assert variance_fits(remaining, 2 / 3 * sigmas.own**2 / clients)
         assert relative(remaining, torch.stack(list(noises(noisy, clean).values())).mean(0)) < 1e-6
 
@@ -143,13 +143,13 @@ def test_two_clients_add_opposite_pairwise_noise() -> None:
 
 
 def test_noise_is_fresh_in_every_round_probe_client_and_run(both: tuple[Run, Run]) -> None:
-    occasions = [r.rounds("train") + r.rounds("probe") for r in both]
-    drawn = [value for pair in zip(*occasions, strict=True) for value in noises(*pair).values()]
+    contexts = [r.rounds("train") + r.rounds("probe") for r in both]
+    drawn = [value for pair in zip(*contexts, strict=True) for value in noises(*pair).values()]
     table = np.corrcoef(torch.stack(drawn).numpy())
     apart = np.abs(table[~np.eye(len(drawn), dtype=bool)])
-    # neighbours of one occasion share their Delta, nobody shares anything across occasions
-    per = len(drawn) // len(occasions[0])
-    blocks = np.kron(np.eye(len(occasions[0]), dtype=bool), np.ones((per, per), dtype=bool))
+    # neighbours of one context share their Delta, nobody shares anything across contexts
+    per = len(drawn) // len(contexts[0])
+    blocks = np.kron(np.eye(len(contexts[0]), dtype=bool), np.ones((per, per), dtype=bool))
     limit = 6 / math.sqrt(len(drawn[0]))  # false alarm 2e-9 a pair
     assert float(np.abs(table[~blocks]).max()) < limit
     assert float(apart.max()) < 1 - 1e-6
@@ -169,7 +169,7 @@ def test_both_ends_of_an_edge_derive_the_same_secret_and_nobody_else_does() -> N
     parties = {}
     for name in finished.public.clients:
         party = Party(name, finished.public, b"")
-        party.state, party.occasion = dict(at.states[name]), at.occasion
+        party.state, party.context = dict(at.states[name]), at.context
         parties[int(name.partition(":")[2])] = party
     drawn = {
         (own, other): scheme(finished).pair_stream(parties[own], other).bytes(32)
@@ -194,7 +194,7 @@ def test_given_r_the_noise_is_exactly_uniform(alone: tuple[Run, Run]) -> None:
     """The server knows R: what it sees is bounded, with variance 2 sigma^2 / 3 (false alarm 1e-3 each)."""
     noisy = alone[0].rounds("train")[0]
     readings = [r.defense.interpret(r.view("server")) for r in alone]
-    at = next(i for i, reading in enumerate(readings[0]) if reading.occasion == noisy.occasion)
+    at = next(i for i, reading in enumerate(readings[0]) if reading.context == noisy.context)
     values = [reading[at].gradients["client:0"].values for reading in readings]
     added = {name: value - values[1][name] for name, value in values[0].items()}
     found = divided_by_r(alone[0], noisy, added)
@@ -211,7 +211,7 @@ def test_over_fresh_r_the_noise_is_gaussian(alone: tuple[Run, Run], layer: str) 
     drawn = []
     readings = zip(*(r.defense.interpret(r.view("server")) for r in alone), strict=True)
     for noisy, clean in readings:
-        if noisy.occasion.kind == "train":
+        if noisy.context.kind == "train":
             added = noisy.gradients["client:0"].values[layer] - clean.gradients["client:0"].values[layer]
             count = min(added.shape)
             drawn.append(added[:count, :count].diagonal())
@@ -235,7 +235,7 @@ def test_a_client_that_drops_out_leaves_its_pairwise_noise_behind(settings: dict
     training = {"clients": clients, "rounds": 3, "dropouts": (Dropout(client=gone, round=1, step=step),)}
     noisy_run, clean_run = pair(training, **settings)
     for noisy, clean in zip(noisy_run.rounds("train"), clean_run.rounds("train"), strict=True):
-        dropped = noisy.occasion.round == 1
+        dropped = noisy.context.round == 1
         there = set(updates(noisy))
         assert (client_name(gone) not in there) == dropped
         added = {

@@ -14,11 +14,11 @@ from leakboard.federation.oracle import Ledger, Oracle
 from leakboard.federation.party import Party
 from leakboard.federation.payload import Parameters, Payload
 from leakboard.federation.replay import covert_channels
-from leakboard.federation.settings import Watch
+from leakboard.federation.settings import ObservedRounds
 from leakboard.federation.task import task_of
 from tests.defenses.makings import create, flat, images_of, public_of, run
 
-WATCH = Watch(rounds=("last",), targets=1)
+WATCH = ObservedRounds(rounds=("last",), targets=1)
 
 
 @pytest.mark.parametrize("precision", ["float32", "float64"])
@@ -58,7 +58,7 @@ def test_what_is_measured_is_the_worst_and_only_where_observed() -> None:
 
 
 def test_the_ledger_of_a_run_counts_every_batch() -> None:
-    finished = run(create("mp-dp"), rounds=2, clients=3, batch_size=4, watch=WATCH)
+    finished = run(create("mp-dp"), rounds=2, clients=3, batch_size=4, observe=WATCH)
     assert finished.outcome.ledger.uses == {"clip_factors": 2 * 3 + 3}  # two rounds and one probe
     assert finished.outcome.ledger.examples == 2 * 3 * 4 + 3
     assert 0 < finished.outcome.ledger.clipped <= finished.outcome.ledger.examples
@@ -66,7 +66,7 @@ def test_the_ledger_of_a_run_counts_every_batch() -> None:
 
 
 def test_its_answers_enter_no_view() -> None:
-    finished = run(create("mp-dp"), watch=WATCH)
+    finished = run(create("mp-dp"), observe=WATCH)
     assert any(o.oracle for o in finished.rounds("train"))
     for threat in ("server", "client", "server+clients:1"):
         assert all(not o.oracle for o in finished.view(threat).observations)
@@ -89,6 +89,6 @@ class Peeking(MpDp):
 @pytest.mark.parametrize(("make", "clean"), [(MpDp, True), (make_sparse, True), (Peeking, False)])
 def test_replay(make: type[MpDp], clean: bool) -> None:
     """mp-dp acts on its own knowledge, on random graphs too; a client that looks at the model is caught."""
-    finished = run(make(), watch=WATCH)
+    finished = run(make(), observe=WATCH)
     found = covert_channels(make, finished.outcome, finished.shards, WATCH, 0)
     assert set(found) == (set() if clean else set(finished.public.clients))

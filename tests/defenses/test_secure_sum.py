@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from leakboard.defenses.building_blocks.secure_sum import SecureSum
 from leakboard.defenses.crypto import shamir
-from leakboard.federation.settings import SERVER, Dropout, Watch, client_name
+from leakboard.federation.settings import SERVER, Dropout, ObservedRounds, client_name
 from leakboard.federation.transcript import Observation
 from tests.contract.worlds import holds
 from tests.defenses.makings import Run, create, flat
@@ -110,8 +110,8 @@ def test_k_of_n_clients_aggregate_among_themselves() -> None:
 @pytest.fixture(scope="module")
 def wide() -> Run:
     """4,288 codes of 3 clients in 2 rounds and 2 probes."""
-    watch = Watch(rounds=("first",), targets=2)
-    return small_run(sums("secagg"), shape=(1, 8, 8), hidden=(64,), rounds=2, learning_rate=1e-12, watch=watch)
+    observe = ObservedRounds(rounds=("first",), targets=2)
+    return small_run(sums("secagg"), shape=(1, 8, 8), hidden=(64,), rounds=2, learning_rate=1e-12, observe=observe)
 
 
 def masked(run: Run) -> list[NDArray[np.uint64]]:
@@ -176,7 +176,9 @@ def test_of_each_client_the_server_gets_shares_of_one_secret_never_of_both(step:
 
 
 def test_no_view_of_the_server_holds_a_private_key_or_a_seed_of_a_client() -> None:
-    run = small_run(sums("secagg"), clients=4, dropouts=drop("update", 1), watch=Watch(rounds=("first",), targets=1))
+    run = small_run(
+        sums("secagg"), clients=4, dropouts=drop("update", 1), observe=ObservedRounds(rounds=("first",), targets=1)
+    )
     view = run.view("server")
     for at in run.rounds() + run.rounds("probe"):
         for name in run.public.clients:
@@ -186,7 +188,7 @@ def test_no_view_of_the_server_holds_a_private_key_or_a_seed_of_a_client() -> No
 
 
 def test_keys_and_seeds_are_fresh_in_every_round() -> None:
-    run = small_run(sums("secagg"), rounds=2, watch=Watch(rounds=("first",), targets=1))
+    run = small_run(sums("secagg"), rounds=2, observe=ObservedRounds(rounds=("first",), targets=1))
     drawn = [
         at.states[name]["round"][secret]
         for at in run.rounds() + run.rounds("probe")

@@ -15,13 +15,13 @@ from leakboard.defenses.base import AGGREGATE, Gradient, Reading
 from leakboard.defenses.building_blocks import secure_sum as _secure_sum
 from leakboard.defenses.building_blocks.sum import SummedCodes, SummedGradient
 from leakboard.defenses.crypto.fixed_point import Integers
-from leakboard.federation.settings import SERVER, VICTIM, Watch
+from leakboard.federation.settings import SERVER, VICTIM, ObservedRounds
 from leakboard.federation.view import View
 from tests.contract.worlds import holds
 from tests.defenses.makings import Run, create, flat, relative, true_gradient
 from tests.defenses.small import KEYS, batches, names_of_sums, quiet, sent_codes, small_run, sums
 
-WATCH = Watch(rounds=("first",), targets=1)
+WATCH = ObservedRounds(rounds=("first",), targets=1)
 KEYED = ("tp-smc", "hybridalpha", "pile")
 MADE: dict[str, Run] = {}
 
@@ -31,13 +31,15 @@ def finished(name: str, crypto: str | None = None, **training: Any) -> Run:
     title = repr((name, crypto, training))
     if title not in MADE:
         settings = {"crypto": crypto} if crypto else {}
-        MADE[title] = small_run(sums(name, **settings), watch=WATCH, **{"shape": (1, 2, 2), "hidden": (2,), **training})
+        MADE[title] = small_run(
+            sums(name, **settings), observe=WATCH, **{"shape": (1, 2, 2), "hidden": (2,), **training}
+        )
     return MADE[title]
 
 
 def readings(run: Run, threat: str) -> list[Reading]:
     found = run.defense.interpret(run.view(threat))
-    chosen = [reading for reading in found if reading.occasion.kind in ("train", "probe")]
+    chosen = [reading for reading in found if reading.context.kind in ("train", "probe")]
     assert chosen
     return chosen
 
@@ -47,7 +49,7 @@ def traces(run: Run, client: str = VICTIM) -> Iterator[bytes]:
     assert isinstance(run.defense, SummedCodes)
     for at in run.rounds() + run.rounds("probe"):
         codes = sent_codes(run, at)[client]
-        values = flat(run.defense.decoded(run.public, at.occasion, codes, 1)["gradient"]).numpy()
+        values = flat(run.defense.decoded(run.public, at.context, codes, 1)["gradient"]).numpy()
         forms: list[NDArray[Any]] = [codes, codes.astype(np.uint32), values, values.astype(np.float32)]
         for start in (0, len(values) - 4):
             yield from (form[start : start + 4].tobytes() for form in forms)
@@ -67,7 +69,7 @@ def test_the_server_reads_the_mean_and_no_single_update(name: str, crypto: str) 
     for reading in readings(run, "server"):
         assert set(reading.gradients) == {AGGREGATE}
         found = reading.gradients[AGGREGATE]
-        assert (found.clients, found.records) == (3, 3 * reading.occasion.batch_size)
+        assert (found.clients, found.records) == (3, 3 * reading.context.batch_size)
     assert not leaks(run, run.view("server"))
 
 
@@ -77,7 +79,7 @@ def test_the_mean_that_it_reads_is_that_of_the_clients_codes(name: str) -> None:
     assert isinstance(run.defense, SummedCodes)
     for at, reading in zip(run.rounds() + run.rounds("probe"), readings(run, "server"), strict=True):
         total: Integers = sum(sent_codes(run, at).values(), start=np.zeros(1, dtype=np.int64))
-        update = run.defense.decoded(run.public, at.occasion, total, 3)
+        update = run.defense.decoded(run.public, at.context, total, 3)
         expected = run.defense.gradient_of(update, at.states[SERVER], run.public)
         assert all(torch.equal(value, expected[key]) for key, value in reading.gradients[AGGREGATE].values.items())
 
@@ -85,7 +87,7 @@ def test_the_mean_that_it_reads_is_that_of_the_clients_codes(name: str) -> None:
 def test_the_search_finds_codes_that_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """Secure aggregation whose masks are all zero."""
     monkeypatch.setattr(_secure_sum, "_words", lambda seed, count: np.zeros(count, dtype=np.uint64))
-    run = small_run(sums("secagg"), watch=WATCH)
+    run = small_run(sums("secagg"), observe=WATCH)
     assert leaks(run, run.view("server"))
 
 
@@ -106,10 +108,10 @@ def equals_codes(run: Run, gradient: Gradient, at_index: int, client: str) -> bo
     """Whether a read gradient is exactly what the client's codes decode to."""
     assert isinstance(run.defense, SummedCodes)
     at = (run.rounds() + run.rounds("probe"))[at_index]
-    update = run.defense.decoded(run.public, at.occasion, sent_codes(run, at)[client], 1)
+    update = run.defense.decoded(run.public, at.context, sent_codes(run, at)[client], 1)
     expected = run.defense.gradient_of(update, at.states[SERVER], run.public)
     same = all(torch.equal(value, expected[key]) for key, value in gradient.values.items())
-    return same and (gradient.clients, gradient.records) == (1, at.occasion.batch_size)
+    return same and (gradient.clients, gradient.records) == (1, at.context.batch_size)
 
 
 @pytest.mark.parametrize("crypto", ["real", "sampled"])
@@ -123,9 +125,9 @@ def test_all_keys_open_every_single_update_exactly(name: str, crypto: str) -> No
 
 def test_what_keys_open_of_pile_is_the_true_gradient() -> None:
     """Noise-free, so a probe of one record is the gradient of that record up to fixed point."""
-    run = small_run(quiet("pile"), watch=WATCH)
+    run = small_run(quiet("pile"), observe=WATCH)
     (probe,) = run.rounds("probe")
-    batch = batches(run, probe.occasion)[VICTIM]
+    batch = batches(run, probe.context)[VICTIM]
     true = true_gradient(run, probe.states[SERVER]["distributed"], batch)
     found = readings(run, "server+keys")[-1].gradients[VICTIM].values
     assert relative(flat({key: found[key] for key in true}), flat(true)) < 1e-5
@@ -185,11 +187,11 @@ def subtracts(run: Run, colluders: int) -> bool:
     for at, reading in zip(run.rounds() + run.rounds("probe"), readings(run, threat), strict=True):
         codes = sent_codes(run, at)
         total: Integers = sum((codes[name] for name in others), start=np.zeros(1, dtype=np.int64))
-        update = run.defense.decoded(run.public, at.occasion, total, len(others))
+        update = run.defense.decoded(run.public, at.context, total, len(others))
         expected = flat(run.defense.gradient_of(update, at.states[SERVER], run.public))
         found = reading.gradients[AGGREGATE if len(others) > 1 else VICTIM]
         right.append(set(reading.gradients) == {AGGREGATE, *known, *(others if len(others) == 1 else ())})
-        right.append((found.clients, found.records) == (len(others), len(others) * at.occasion.batch_size))
+        right.append((found.clients, found.records) == (len(others), len(others) * at.context.batch_size))
         right.append(bool((flat(found.values) - expected).abs().max() < 1e-6 * expected.abs().max()))
     return all(right)
 
@@ -209,7 +211,7 @@ def test_no_key_hides_the_last_honest_client() -> None:
     """hybridalpha has no threshold, and secagg with t = 2 none below K - 1: what all others did not send is left."""
     assert subtracts(finished("hybridalpha", **FIVE), 3)
     assert subtracts(finished("hybridalpha", **FIVE), 4)
-    strict = small_run(sums("secagg", honest=2), watch=WATCH, **FIVE)
+    strict = small_run(sums("secagg", honest=2), observe=WATCH, **FIVE)
     assert subtracts(strict, 3)
     for index, reading in enumerate(readings(strict, "server+clients:4")):
         assert equals_codes(strict, reading.gradients[VICTIM], index, VICTIM)
@@ -222,10 +224,10 @@ HIDDEN = {"mp", "mp-cdp", "mp-dp", "mp-dp+", "mp-dp-naive", "mp-ldp", "pile"}
 
 @pytest.mark.parametrize("name", registry.entries("defense"))
 def test_clients_see_the_plain_model_unless_it_is_perturbed(name: str) -> None:
-    run = small_run(create(name, **KEYS.get(name, {})), shape=(1, 2, 2), hidden=(2,), watch=WATCH)
+    run = small_run(create(name, **KEYS.get(name, {})), shape=(1, 2, 2), hidden=(2,), observe=WATCH)
     view = run.view("client")
     last = run.defense.interpret(view)[-1]
-    assert last.occasion.kind == "final"
+    assert last.context.kind == "final"
     assert last.model is not None
     assert all(set(reading.gradients) <= {"client:1"} for reading in run.defense.interpret(view))
     far = relative(flat({key: last.model[key] for key in run.outcome.model}), flat(run.outcome.model))

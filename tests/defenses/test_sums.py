@@ -16,7 +16,7 @@ from leakboard.defenses.mp_cdp import MpCdp
 from leakboard.defenses.noise.calibration import gaussian_mu
 from leakboard.federation.party import Party, ProtocolError
 from leakboard.federation.payload import Parameters, Value
-from leakboard.federation.settings import SERVER, Watch
+from leakboard.federation.settings import SERVER, ObservedRounds
 from leakboard.federation.transcript import Observation
 from tests.defenses.makings import Run, create, flat
 from tests.defenses.small import mean_bound, names_of_sums, quiet, small_run, sums, velocity
@@ -116,7 +116,7 @@ ENCRYPTED = [
     ("hybridalpha", {}),
     ("hybridalpha", {"keys": "shared"}),
 ]
-TINY: dict[str, Any] = {"shape": (1, 2, 2), "hidden": (1,), "watch": Watch(rounds=("first",), targets=1)}
+TINY: dict[str, Any] = {"shape": (1, 2, 2), "hidden": (1,), "observe": ObservedRounds(rounds=("first",), targets=1)}
 
 
 def test_all_encrypted_defenses_are_compared() -> None:
@@ -129,8 +129,8 @@ def test_real_and_sampled_encryption_give_the_same_bits(name: str, parameters: d
     training: dict[str, Any] = {**TINY, "rounds": 2, "precision": "float32"}
     real = small_run(sums(name, crypto="real", **parameters), **training)
     sampled = small_run(sums(name, crypto="sampled", **parameters), **training)
-    occasions = [run.rounds() + run.rounds("probe") for run in (real, sampled)]
-    for first, second in zip(*occasions, strict=True):
+    contexts = [run.rounds() + run.rounds("probe") for run in (real, sampled)]
+    for first, second in zip(*contexts, strict=True):
         there, here = (o.states[SERVER]["aggregate"] for o in (first, second))
         assert there["clients"] == here["clients"] == 3
         for part, values in there["update"].items():

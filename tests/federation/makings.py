@@ -12,7 +12,7 @@ from leakboard.defenses.fedsgd import FedSGD
 from leakboard.federation.party import Party, Step
 from leakboard.federation.payload import Parameters
 from leakboard.federation.rounds import Federation, Outcome, Scheme
-from leakboard.federation.settings import Public, Training, Watch, client_name
+from leakboard.federation.settings import ObservedRounds, Public, Training, client_name
 from leakboard.federation.transcript import Observation
 
 SHAPE = (1, 8, 8)
@@ -58,9 +58,9 @@ def public_of(
     )
 
 
-def watch_of(*rounds: str, probe_batch: int = 1, targets: int = 2) -> Watch:
-    return Watch.parse(
-        {"rounds": rounds or ("first", "middle", "last"), "probe_batch": probe_batch, "targets": targets}, "watch"
+def observe_of(*rounds: str, probe_batch: int = 1, targets: int = 2) -> ObservedRounds:
+    return ObservedRounds.parse(
+        {"rounds": rounds or ("first", "middle", "last"), "probe_batch": probe_batch, "targets": targets}, "observe"
     )
 
 
@@ -68,7 +68,7 @@ def run(
     public: Public,
     scheme: Scheme | None = None,
     *,
-    watch: Watch | None = None,
+    observe: ObservedRounds | None = None,
     seed: int = 0,
     record_all: bool = False,
     fresh_keys: bool = False,
@@ -76,7 +76,7 @@ def run(
     """Run a federation on random shards of the sizes that it says."""
     shards = shards_of(public.shard_sizes, shape=public.shape)
     return Federation(
-        scheme or FedSGD(), public, shards, watch, seed, record_all=record_all, fresh_keys=fresh_keys
+        scheme or FedSGD(), public, shards, observe, seed, record_all=record_all, fresh_keys=fresh_keys
     ).run()
 
 
@@ -126,7 +126,7 @@ class Stateful(FedSGD):
 
 
 def of_kind(outcome: Outcome, kind: str) -> list[Observation]:
-    return [o for o in outcome.transcript.observations if o.occasion.kind == kind]
+    return [o for o in outcome.transcript.observations if o.context.kind == kind]
 
 
 def sent(observation: Observation, kind: str) -> dict[str, Any]:

@@ -146,6 +146,6 @@ def test_the_final_model_reaches_every_client() -> None:
     public = public_of((8,) * 4, participants=1, batch_size=2)
     outcome = run(public)
     final = outcome.transcript.observations[-1]
-    assert final.occasion.kind == "final"
+    assert final.context.kind == "final"
     assert {m.receiver for m in final.messages} == set(public.clients)
     assert all(same(m.payload["model"], outcome.model) for m in final.messages)

@@ -15,12 +15,12 @@ from leakboard.defenses.base import Defense
 from leakboard.defenses.fedsgd import FedSGD
 from leakboard.federation.party import Message, Party, Step
 from leakboard.federation.rounds import Federation, Outcome
-from leakboard.federation.settings import SERVER, VICTIM, Public, Watch
+from leakboard.federation.settings import SERVER, VICTIM, ObservedRounds, Public
 from leakboard.federation.transcript import Transcript
 from leakboard.federation.view import make_view, parse_threat, seeable
 from tests.contract.worlds import SMALL
 from tests.federation.holdings import Held, held_by, tensor_bytes
-from tests.federation.makings import Keyed, public_of, run, shards_of, watch_of
+from tests.federation.makings import Keyed, observe_of, public_of, run, shards_of
 
 
 def tensors() -> list[torch.Tensor]:
@@ -45,11 +45,11 @@ BEFORE: dict[int, torch.Tensor] = {}
 MESSAGE = 4 * (64 * 8 + 8 + 8 * 3 + 3)  # bytes of the small mlp's gradient
 
 
-def noted(public: Public, watch: Watch | None = None) -> list[int]:
+def noted(public: Public, observe: ObservedRounds | None = None) -> list[int]:
     NOTED.clear()
     BEFORE.update({id(tensor): tensor for tensor in tensors()})
     try:
-        run(public, Counting(), watch=watch)
+        run(public, Counting(), observe=observe)
     finally:
         BEFORE.clear()
     return list(NOTED)
@@ -145,7 +145,7 @@ def test_an_unobserved_round_holds_one_message_a_client() -> None:
 def test_an_observed_round_holds_what_the_log_needs_besides() -> None:
     """The test above can fail: where messages are logged, what the server receives are copies."""
     public = public_of((12,) * 6, rounds=2)
-    assert noted(public, watch_of("last"))[-1] - noted(public)[-1] > 6 * MESSAGE
+    assert noted(public, observe_of("last"))[-1] - noted(public)[-1] > 6 * MESSAGE
 
 
 def test_what_is_handed_over_is_nobody_elses() -> None:
@@ -159,11 +159,11 @@ def test_what_is_handed_over_is_nobody_elses() -> None:
                     value.zero_()
 
     public = public_of((12, 12, 12))
-    plain, careless = (run(public, scheme, watch=watch_of("last")) for scheme in (FedSGD(), Careless()))
+    plain, careless = (run(public, scheme, observe=observe_of("last")) for scheme in (FedSGD(), Careless()))
     assert all(torch.equal(plain.model[name], careless.model[name]) for name in plain.model)
     last = careless.transcript.observations[-1]
     updates = [m for o in careless.transcript.observations for m in o.messages if m.kind == "update"]
-    assert last.occasion.kind == "final"
+    assert last.context.kind == "final"
     assert updates
     assert all(bool(m.payload["gradient"]["1.weight"].any()) for m in updates)
 
@@ -194,8 +194,8 @@ class Chatty(Keyed):
 
 
 def witnessed(count: int | None) -> Outcome:
-    watch = watch_of("first", "last").model_copy(update={"witnesses": count})
-    return run(public_of((12,) * 6, participants=4), Chatty(), watch=watch)
+    observe = observe_of("first", "last").model_copy(update={"witnesses": count})
+    return run(public_of((12,) * 6, participants=4), Chatty(), observe=observe)
 
 
 def test_witnesses_bound_what_is_kept_and_change_no_number() -> None:
@@ -220,24 +220,24 @@ def test_the_victims_message_is_the_same_with_few_witnesses() -> None:
 
 
 def test_collusion_needs_all_messages() -> None:
-    watch = Watch(witnesses=3)
-    watch.check_threat("server")
-    watch.check_threat("server+keys")
-    watch.check_threat("client")
+    observe = ObservedRounds(witnesses=3)
+    observe.check_threat("server")
+    observe.check_threat("server+keys")
+    observe.check_threat("client")
     with pytest.raises(UserError, match=r"server\+clients:2"):
-        watch.check_threat("server+clients:2")
-    Watch().check_threat("server+clients:2")
+        observe.check_threat("server+clients:2")
+    ObservedRounds().check_threat("server+clients:2")
 
 
 def test_settings_without_witnesses_are_written_as_before() -> None:
-    assert "witnesses" not in Watch().model_dump(mode="json")
-    assert Watch(witnesses=4).model_dump(mode="json")["witnesses"] == 4
-    assert Watch.model_validate(Watch(witnesses=4).model_dump(mode="json")).witnesses == 4
+    assert "witnesses" not in ObservedRounds().model_dump(mode="json")
+    assert ObservedRounds(witnesses=4).model_dump(mode="json")["witnesses"] == 4
+    assert ObservedRounds.model_validate(ObservedRounds(witnesses=4).model_dump(mode="json")).witnesses == 4
 
 
 @pytest.mark.parametrize("threat", ["server", "server+keys", "server+clients:2", "client"])
 def test_what_is_stored_is_all_that_a_view_needs(threat: str) -> None:
-    outcome = run(public_of((12,) * 3), Chatty(), watch=watch_of("last"))
+    outcome = run(public_of((12,) * 3), Chatty(), observe=observe_of("last"))
     stored = Transcript(tuple(seeable(o) for o in outcome.transcript.observations))
     chosen = parse_threat(threat, 3)
     views = [
@@ -252,7 +252,7 @@ def test_what_is_stored_is_all_that_a_view_needs(threat: str) -> None:
 
 
 def test_what_nobody_can_attack_with_is_not_stored() -> None:
-    outcome = run(public_of((12,) * 3), Chatty(), watch=watch_of("last"))
+    outcome = run(public_of((12,) * 3), Chatty(), observe=observe_of("last"))
     whole = outcome.transcript.observations
     stored = [seeable(o) for o in whole]
     assert any(VICTIM in o.states and "authority" in o.states for o in whole)

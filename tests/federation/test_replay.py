@@ -16,9 +16,9 @@ from leakboard.federation import replay
 from leakboard.federation.replay import covert_channels
 from leakboard.federation.rounds import Outcome
 from tests.federation import cheating_defense as cheats
-from tests.federation.makings import public_of, run, shards_of, watch_of
+from tests.federation.makings import observe_of, public_of, run, shards_of
 
-WATCH = watch_of("first")
+WATCH = observe_of("first")
 PUBLIC = public_of((6, 6), rounds=3, batch_size=2, momentum=0.5)
 
 
@@ -28,7 +28,7 @@ def _fresh() -> None:
 
 
 def recorded(make: Callable[[], FedSGD]) -> Outcome:
-    return run(PUBLIC, make(), watch=WATCH, seed=5, record_all=True)
+    return run(PUBLIC, make(), observe=WATCH, seed=5, record_all=True)
 
 
 def channels(make: Callable[[], FedSGD], outcome: Outcome, *parties: str) -> dict[str, list[str]]:

@@ -21,6 +21,7 @@ from tests.federation.makings import (
     Keyed,
     Stateful,
     flat,
+    observe_of,
     of_kind,
     public_of,
     rows,
@@ -28,7 +29,6 @@ from tests.federation.makings import (
     same,
     sent,
     shards_of,
-    watch_of,
 )
 
 
@@ -50,7 +50,7 @@ def contents(outcome: Outcome) -> list[Any]:
     """The whole transcript as plain values."""
     return [
         {
-            "occasion": [str(o.occasion)],
+            "context": [str(o.context)],
             "messages": [[m.step, m.sender, m.receiver, m.kind, m.payload, m.size] for m in o.messages],
             "states": o.states,
             "keys": o.keys,
@@ -134,9 +134,9 @@ def test_batches_are_epoch_by_epoch_without_replacement() -> None:
 
 def test_k_of_n_take_part_by_the_seed() -> None:
     public = public_of((8,) * 5, rounds=30, participants=2, batch_size=2)
-    chosen = [o.occasion.participants for o in of_kind(run(public, record_all=True), "train")]
-    again = [o.occasion.participants for o in of_kind(run(public, Keyed(), record_all=True), "train")]
-    other = [o.occasion.participants for o in of_kind(run(public, record_all=True, seed=1), "train")]
+    chosen = [o.context.participants for o in of_kind(run(public, record_all=True), "train")]
+    again = [o.context.participants for o in of_kind(run(public, Keyed(), record_all=True), "train")]
+    other = [o.context.participants for o in of_kind(run(public, record_all=True, seed=1), "train")]
     assert all(len(set(names)) == 2 and list(names) == sorted(names) for names in chosen)
     assert {name for names in chosen for name in names} == set(public.clients)
     assert chosen == again  # the same for all defenses
@@ -146,16 +146,16 @@ def test_k_of_n_take_part_by_the_seed() -> None:
 def test_only_participants_send() -> None:
     public = public_of((8,) * 5, rounds=6, participants=2, batch_size=2)
     for observation in of_kind(run(public, record_all=True), "train"):
-        assert tuple(sent(observation, "update")) == observation.occasion.participants
+        assert tuple(sent(observation, "update")) == observation.context.participants
         receivers = {m.receiver for m in observation.messages if m.kind == "model"}
-        assert receivers == set(observation.occasion.participants)
+        assert receivers == set(observation.context.participants)
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_victim_takes_part_in_observed_rounds(seed: int) -> None:
     public = public_of((8,) * 5, rounds=9, participants=1, batch_size=2)
-    outcome = run(public, watch=watch_of(), seed=seed, record_all=True)
-    by_round = {o.occasion.round: o.occasion.participants for o in of_kind(outcome, "train")}
+    outcome = run(public, observe=observe_of(), seed=seed, record_all=True)
+    by_round = {o.context.round: o.context.participants for o in of_kind(outcome, "train")}
     assert all(by_round[index] == ("client:0",) for index in (0, 4, 8))
     assert {names for index, names in by_round.items() if index not in (0, 4, 8)} - {("client:0",)}
 
@@ -165,7 +165,7 @@ def test_all_defenses_draw_the_same_records() -> None:
         """Another defense that tells."""
 
     public = public_of(rounds=4)
-    first, second = (run(public, scheme, watch=watch_of("last")) for scheme in (Telling(), TellingState()))
+    first, second = (run(public, scheme, observe=observe_of("last")) for scheme in (Telling(), TellingState()))
     pairs = list(zip(first.transcript.observations, second.transcript.observations, strict=True))
     told = [(sent(a, "batch"), sent(b, "batch")) for a, b in pairs if sent(a, "batch")]
     assert len(told) == 3  # one training round and two probes
@@ -174,13 +174,13 @@ def test_all_defenses_draw_the_same_records() -> None:
 
 def test_the_victim_s_batches_of_observed_rounds_are_noted() -> None:
     public = public_of((12, 10, 11), rounds=7)
-    outcome = run(public, Telling(), watch=watch_of())
+    outcome = run(public, Telling(), observe=observe_of())
     shard = shards_of(public.shard_sizes)["client:0"]
     observed = of_kind(outcome, "train")
-    assert list(outcome.batches) == [0, 3, 6] == [o.occasion.round for o in observed]
+    assert list(outcome.batches) == [0, 3, 6] == [o.context.round for o in observed]
     for observation in observed:
         told = sent(observation, "batch")["client:0"]["images"]
-        assert torch.equal(shard.images[outcome.batches[observation.occasion.round]], told)
+        assert torch.equal(shard.images[outcome.batches[observation.context.round]], told)
 
 
 # --- probes -------------------------------------------------------------------------------------
@@ -189,23 +189,23 @@ def test_the_victim_s_batches_of_observed_rounds_are_noted() -> None:
 @pytest.mark.parametrize("probe_batch", [1, 2])
 def test_a_probe_changes_nothing(probe_batch: int) -> None:
     public = public_of(rounds=5, momentum=0.9)
-    with_probes = run(public, Stateful(), watch=watch_of(targets=4, probe_batch=probe_batch), record_all=True)
-    without = run(public, Stateful(), watch=None, record_all=True)
+    with_probes = run(public, Stateful(), observe=observe_of(targets=4, probe_batch=probe_batch), record_all=True)
+    without = run(public, Stateful(), observe=None, record_all=True)
     # assert: the model, and everything that anybody sent and held, but for the probes themselves
     assert same(with_probes.model, without.model)
-    plain = [o for o in contents(with_probes) if "'probe'" not in o["occasion"][0]]
+    plain = [o for o in contents(with_probes) if "'probe'" not in o["context"][0]]
     assert len(contents(with_probes)) - len(plain) == 3 * 4
     assert list(differences(plain, contents(without))) == []
     assert with_probes.bytes_by_kind == without.bytes_by_kind
 
 
 def test_each_probe_starts_from_the_state_after_the_training_step() -> None:
-    outcome = run(public_of(rounds=5), Stateful(), watch=watch_of(targets=3))
+    outcome = run(public_of(rounds=5), Stateful(), observe=observe_of(targets=3))
     for index, name in outcome.observed.items():
         assert name in ("first", "middle", "last")
-        probes = [o for o in of_kind(outcome, "probe") if o.occasion.round == index]
-        (training,) = [o for o in of_kind(outcome, "train") if o.occasion.round == index]
-        assert [o.occasion.probe for o in probes] == [0, 1, 2]
+        probes = [o for o in of_kind(outcome, "probe") if o.context.round == index]
+        (training,) = [o for o in of_kind(outcome, "train") if o.context.round == index]
+        assert [o.context.probe for o in probes] == [0, 1, 2]
         for probe in probes:
             model = next(m.payload["model"] for m in probe.messages if m.kind == "model")
             assert same(model, outcome.models[index])
@@ -216,7 +216,7 @@ def test_each_probe_starts_from_the_state_after_the_training_step() -> None:
 
 def test_probes_run_on_the_targets_in_order() -> None:
     public = public_of((12, 3), rounds=1, batch_size=2)
-    outcome = run(public, Telling(), watch=watch_of("first", targets=3, probe_batch=2))
+    outcome = run(public, Telling(), observe=observe_of("first", targets=3, probe_batch=2))
     told = [sent(o, "batch") for o in of_kind(outcome, "probe")]
     shards = shards_of(public.shard_sizes)
     victim = torch.cat([batch["client:0"]["images"] for batch in told])
@@ -227,19 +227,19 @@ def test_probes_run_on_the_targets_in_order() -> None:
 
 
 def test_probes_draw_their_own_noise() -> None:
-    outcome = run(public_of(rounds=1), Stateful(), watch=watch_of("first", targets=1))
+    outcome = run(public_of(rounds=1), Stateful(), observe=observe_of("first", targets=1))
     (training,), (probe,) = of_kind(outcome, "train"), of_kind(outcome, "probe")
     party = [Party("client:0", outcome.public, outcome.secrets["client:0"]) for _ in range(2)]
     draws = []
     for me, observation in zip(party, (training, probe), strict=True):
-        me.occasion = observation.occasion
+        me.context = observation.context
         draws.append(me.stream("noise").bytes(32))
     assert draws[0] != draws[1]
 
 
 def test_more_targets_than_the_victim_has_are_refused() -> None:
     with pytest.raises(UserError, match=r"targets \(13\) must be at most the victim's records; given: 12\."):
-        run(public_of(), watch=watch_of(targets=13))
+        run(public_of(), observe=observe_of(targets=13))
 
 
 # --- dropouts -----------------------------------------------------------------------------------
@@ -281,7 +281,7 @@ def test_who_drops_out_late_has_sent_before() -> None:
 
 
 def test_a_dropout_ends_with_the_round_and_spares_the_probes() -> None:
-    outcome = run(dropping((0, 0, "update"), rounds=2), watch=watch_of("first"), record_all=True)
+    outcome = run(dropping((0, 0, "update"), rounds=2), observe=observe_of("first"), record_all=True)
     assert "client:0" not in sent(of_kind(outcome, "train")[0], "update")
     assert all("client:0" in sent(o, "update") for o in of_kind(outcome, "probe"))
     assert "client:0" in sent(of_kind(outcome, "train")[1], "update")
@@ -289,7 +289,7 @@ def test_a_dropout_ends_with_the_round_and_spares_the_probes() -> None:
 
 def test_a_victim_that_drops_out_has_no_batch_in_that_round() -> None:
     drops = ((0, 0, "update"), (1, 1, "update"))
-    assert list(run(dropping(*drops, rounds=3), watch=watch_of()).batches) == [1, 2]
+    assert list(run(dropping(*drops, rounds=3), observe=observe_of()).batches) == [1, 2]
 
 
 def test_a_step_that_is_not_there_is_one_sentence() -> None:
@@ -302,7 +302,7 @@ def test_a_step_that_is_not_there_is_one_sentence() -> None:
 
 def test_the_same_seed_gives_the_same_transcript_and_another_another() -> None:
     public = public_of()
-    runs = [contents(run(public, Stateful(), watch=watch_of(), seed=seed)) for seed in (3, 3, 4)]
+    runs = [contents(run(public, Stateful(), observe=observe_of(), seed=seed)) for seed in (3, 3, 4)]
     assert list(differences(runs[0], runs[1])) == []
     assert list(differences(runs[0], runs[2])) != []
 
@@ -328,9 +328,9 @@ def test_streams_go_on_within_an_occasion_and_are_new_in_the_next() -> None:
             me.send(SERVER, "drawn", {"drawn": drawn})
             super().update(me)
 
-    outcome = run(public_of(rounds=2), Drawing(), watch=watch_of("first"), record_all=True)
+    outcome = run(public_of(rounds=2), Drawing(), observe=observe_of("first"), record_all=True)
     drawn = [d for o in outcome.transcript.observations for p in sent(o, "drawn").values() for d in p["drawn"]]
-    assert len(drawn) == 2 * 4 * 3  # clients, occasions, draws
+    assert len(drawn) == 2 * 4 * 3  # clients, contexts, draws
     assert len(set(drawn)) == len(drawn)
 
 
@@ -340,7 +340,7 @@ def test_streams_go_on_within_an_occasion_and_are_new_in_the_next() -> None:
 @pytest.mark.parametrize("participants", [1, 3])
 def test_bytes_are_k_models_a_round_each_way(participants: int) -> None:
     public = public_of((12, 12, 12), rounds=5, participants=participants)
-    outcome = run(public, Keyed(), watch=watch_of())
+    outcome = run(public, Keyed(), observe=observe_of())
     model = size_in_bytes(outcome.model)
     assert model == 4 * (64 * 8 + 8 * 3)
     assert outcome.bytes_by_kind == {"model": 5 * participants * model, "update": 5 * participants * model}
@@ -384,8 +384,8 @@ def test_the_model_can_be_asked_for_after_every_round() -> None:
 
 
 def test_only_observed_rounds_are_kept() -> None:
-    outcome = run(public_of(rounds=9), watch=watch_of(targets=2))
-    kinds = [(o.occasion.kind, o.occasion.round) for o in outcome.transcript.observations]
+    outcome = run(public_of(rounds=9), observe=observe_of(targets=2))
+    kinds = [(o.context.kind, o.context.round) for o in outcome.transcript.observations]
     observed = [entry for index in (0, 4, 8) for entry in (("train", index), ("probe", index), ("probe", index))]
     assert kinds == [("setup", 0), *observed, ("final", 9)]
     assert outcome.observed == {0: "first", 4: "middle", 8: "last"}
@@ -395,7 +395,7 @@ def test_only_observed_rounds_are_kept() -> None:
 def test_memory_does_not_grow_with_the_rounds() -> None:
     def messages_alive(rounds: int) -> int:
         public = public_of(rounds=rounds)
-        federation = Federation(FedSGD(), public, shards_of(public.shard_sizes), watch_of("last"), 0)
+        federation = Federation(FedSGD(), public, shards_of(public.shard_sizes), observe_of("last"), 0)
         outcome = federation.run()
         gc.collect()
         alive = sum(1 for thing in gc.get_objects() if type(thing) is Message)

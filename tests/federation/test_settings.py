@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leakboard.core.errors import UserError
-from leakboard.federation.settings import Training, Watch
+from leakboard.federation.settings import ObservedRounds, Training
 from tests.federation.makings import public_of
 
 
@@ -48,7 +48,7 @@ def test_wrong_training_is_one_sentence(given: dict[str, Any], message: str) -> 
 )
 def test_wrong_watch_is_one_sentence(given: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError) as caught:
-        Watch.parse(given, "observe")
+        ObservedRounds.parse(given, "observe")
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -63,16 +63,16 @@ def test_wrong_watch_is_one_sentence(given: dict[str, Any], message: str) -> Non
     ],
 )
 def test_observed_rounds(total: int, expected: dict[int, str]) -> None:
-    assert Watch().indices(total) == expected
+    assert ObservedRounds().indices(total) == expected
 
 
 def test_the_order_given_decides_a_tie() -> None:
-    assert Watch(rounds=("last", "first")).indices(1) == {0: "last"}
+    assert ObservedRounds(rounds=("last", "first")).indices(1) == {0: "last"}
 
 
 @given(st.integers(1, 10_000), st.lists(st.sampled_from(["first", "middle", "last"]), min_size=1, max_size=3))
 def test_observed_rounds_exist(total: int, rounds: list[Any]) -> None:
-    found = Watch(rounds=tuple(rounds)).indices(total)
+    found = ObservedRounds(rounds=tuple(rounds)).indices(total)
     assert found
     assert all(0 <= index < total for index in found)
     assert set(found.values()) <= set(rounds)
@@ -89,10 +89,10 @@ def test_a_batch_larger_than_a_shard_is_refused() -> None:
 
 
 def test_more_targets_than_records_are_refused() -> None:
-    Watch(targets=8).check_targets(8)
-    Watch(targets=8, rounds=()).check_targets(7)  # nothing is observed, so nothing is a target
+    ObservedRounds(targets=8).check_targets(8)
+    ObservedRounds(targets=8, rounds=()).check_targets(7)  # nothing is observed, so nothing is a target
     with pytest.raises(UserError, match=r"targets \(8\) must be at most the victim's records; given: 7\."):
-        Watch(targets=8).check_targets(7)
+        ObservedRounds(targets=8).check_targets(7)
 
 
 def test_rounds_and_epochs() -> None:
@@ -113,41 +113,45 @@ def test_the_public_settings_read_back_from_json() -> None:
 
 
 def test_sizes_come_smallest_first_and_share_neither_numbers_nor_records() -> None:
-    watch = Watch(probe_batch=(4, 1, 2), targets=8)
-    assert watch.sizes == (1, 2, 4)
-    numbers = [number for size in watch.sizes for number in watch.probes(size)]
+    observe = ObservedRounds(probe_batch=(4, 1, 2), targets=8)
+    assert observe.sizes == (1, 2, 4)
+    numbers = [number for size in observe.sizes for number in observe.probes(size)]
     assert numbers == list(range(24))
-    assert [watch.size_of(number) for number in numbers] == [1] * 8 + [2] * 8 + [4] * 8
-    places = [place for size in watch.sizes for place in watch.records(size)]
+    assert [observe.size_of(number) for number in numbers] == [1] * 8 + [2] * 8 + [4] * 8
+    places = [place for size in observe.sizes for place in observe.records(size)]
     assert places == list(range(8 * 7))
-    covered = [watch.start(n) + i for n in numbers for i in range(watch.size_of(n))]
+    covered = [observe.start(n) + i for n in numbers for i in range(observe.size_of(n))]
     assert covered == places
 
 
 def test_a_single_size_takes_the_records_that_it_always_took() -> None:
-    watch = Watch(probe_batch=3, targets=5)
-    assert [watch.start(number) for number in watch.probes(3)] == [0, 3, 6, 9, 12]
+    observe = ObservedRounds(probe_batch=3, targets=5)
+    assert [observe.start(number) for number in observe.probes(3)] == [0, 3, 6, 9, 12]
 
 
 @pytest.mark.parametrize("size", [1, 4, (2,), (1, 2, 4)])
 def test_what_is_stored_is_read_back(size: int | tuple[int, ...]) -> None:
-    watch = Watch(probe_batch=size, targets=8)
-    stored = watch.model_dump(mode="json")
-    again = Watch.of_record(stored)
-    assert (again.sizes, again.targets) == (watch.sizes, 8)
-    assert again.model_dump(mode="json") == stored == Watch.model_validate(stored).model_dump(mode="json")
+    observe = ObservedRounds(probe_batch=size, targets=8)
+    stored = observe.model_dump(mode="json")
+    again = ObservedRounds.of_record(stored)
+    assert (again.sizes, again.targets) == (observe.sizes, 8)
+    assert again.model_dump(mode="json") == stored == ObservedRounds.model_validate(stored).model_dump(mode="json")
 
 
 def test_older_records_count_targets_in_records() -> None:
     """One record per probe is stored as ever; a larger whole number is from before, when `targets` were records."""
-    assert Watch().model_dump(mode="json") == {"rounds": ["first", "middle", "last"], "probe_batch": 1, "targets": 8}
-    old = Watch.of_record({"rounds": ["first"], "probe_batch": 4, "targets": 8})
+    assert ObservedRounds().model_dump(mode="json") == {
+        "rounds": ["first", "middle", "last"],
+        "probe_batch": 1,
+        "targets": 8,
+    }
+    old = ObservedRounds.of_record({"rounds": ["first"], "probe_batch": 4, "targets": 8})
     assert (old.sizes, old.targets, list(old.records(4))) == ((4,), 2, list(range(8)))
 
 
 def test_too_few_records_for_all_sizes_are_one_sentence() -> None:
-    watch = Watch(probe_batch=(1, 2), targets=8)
-    watch.check_targets(24)
+    observe = ObservedRounds(probe_batch=(1, 2), targets=8)
+    observe.check_targets(24)
     with pytest.raises(UserError, match=r"8\) batches of 1, 2 records need 24 records of the victim.*; it has 23\."):
-        watch.check_targets(23)
-    Watch(rounds=(), probe_batch=(1, 2), targets=8).check_targets(1)
+        observe.check_targets(23)
+    ObservedRounds(rounds=(), probe_batch=(1, 2), targets=8).check_targets(1)

@@ -44,7 +44,7 @@ def test_the_view_is_of_the_threat_that_was_asked_for(threat: str, parties: tupl
     assert view.parties == parties
     assert set(view.secrets) == set(parties)
     assert set(view.holdings) == set(parties) - {SERVER}
-    assert view.observations[-1].occasion.kind == "final"
+    assert view.observations[-1].context.kind == "final"
     assert all({m.sender, m.receiver} & set(parties) for o in view.observations for m in o.messages)
 
 

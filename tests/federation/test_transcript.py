@@ -9,24 +9,24 @@ import torch
 from safetensors import safe_open
 
 from leakboard.federation import transcript as module
-from leakboard.federation.party import Message, Occasion
+from leakboard.federation.party import Message, RoundContext
 from leakboard.federation.payload import Packer
 from leakboard.federation.replay import differences
 from leakboard.federation.settings import SERVER
 from leakboard.federation.transcript import Observation, Transcript
 from leakboard.federation.view import limiter, parse_threat
-from tests.federation.makings import Keyed, public_of, run, watch_of
+from tests.federation.makings import Keyed, observe_of, public_of, run
 
 
 @pytest.fixture(scope="module")
 def recorded() -> Transcript:
-    return run(public_of((12, 12, 12)), Keyed(), watch=watch_of("first", "last")).transcript
+    return run(public_of((12, 12, 12)), Keyed(), observe=observe_of("first", "last")).transcript
 
 
 def as_values(transcript: Transcript) -> list[Any]:
     return [
         [
-            [o.occasion.round, o.occasion.probe, o.occasion.kind, list(o.occasion.participants), o.occasion.batch_size],
+            [o.context.round, o.context.probe, o.context.kind, list(o.context.participants), o.context.batch_size],
             [[m.step, m.sender, m.receiver, m.kind, m.payload, m.size] for m in o.messages],
             dict(o.states),
             dict(o.keys),
@@ -67,7 +67,7 @@ def test_what_is_saved_is_loaded_equal(recorded: Transcript, tmp_path: Path) -> 
     recorded.save(tmp_path)
     loaded = Transcript.load(tmp_path)
     assert list(differences(as_values(recorded), as_values(loaded))) == []
-    assert [o.occasion for o in loaded.observations] == [o.occasion for o in recorded.observations]
+    assert [o.context for o in loaded.observations] == [o.context for o in recorded.observations]
 
 
 def test_two_files_without_pickle(recorded: Transcript, tmp_path: Path) -> None:
@@ -85,7 +85,9 @@ def test_strange_values_survive(tmp_path: Path) -> None:
         "shared": [torch.ones(2, 2)[0], torch.ones(2, 2).t()],
     }
     message = Message("s", "client:0", SERVER, "k", payload, 1)
-    written = Transcript((Observation(Occasion(0, 3, "probe", ("client:0",), 1), (message,), {SERVER: payload}, {}),))
+    written = Transcript(
+        (Observation(RoundContext(0, 3, "probe", ("client:0",), 1), (message,), {SERVER: payload}, {}),)
+    )
     written.save(tmp_path)
     assert list(differences(as_values(written), as_values(Transcript.load(tmp_path)))) == []
 
@@ -98,10 +100,10 @@ def test_an_empty_transcript(tmp_path: Path) -> None:
 def test_equal_tensors_are_stored_once(tmp_path: Path) -> None:
     # prepare: one model to 50 clients, and in the server's state
     model = torch.rand(1000)
-    occasion = Occasion(0, None, "train", (), 1)
+    context = RoundContext(0, None, "train", (), 1)
     messages = tuple(Message("s", SERVER, f"client:{i}", "model", {"model": model.clone()}, 4000) for i in range(50))
     # execute
-    Transcript((Observation(occasion, messages, {SERVER: {"model": model}}, {}),)).save(tmp_path)
+    Transcript((Observation(context, messages, {SERVER: {"model": model}}, {}),)).save(tmp_path)
     # assert
     assert (tmp_path / "transcript.safetensors").stat().st_size < 2 * 4000
     assert len(Transcript.load(tmp_path).observations[0].messages) == 50

@@ -14,7 +14,7 @@ from leakboard.federation.payload import leaves
 from leakboard.federation.rounds import Outcome
 from leakboard.federation.settings import SERVER, VICTIM
 from leakboard.federation.view import Threat, View, make_view, parse_threat
-from tests.federation.makings import Keyed, public_of, rows, run, shards_of, watch_of
+from tests.federation.makings import Keyed, observe_of, public_of, rows, run, shards_of
 
 CLIENTS = 4
 SIZES = (12,) * CLIENTS
@@ -30,7 +30,7 @@ PARTIES = {
 
 @pytest.fixture(scope="module")
 def outcome() -> Outcome:
-    return run(public_of(SIZES), Keyed(), watch=watch_of("first", "last"))
+    return run(public_of(SIZES), Keyed(), observe=observe_of("first", "last"))
 
 
 def view_of(outcome: Outcome, threat: str) -> View:
@@ -111,7 +111,7 @@ def test_a_view_holds_what_its_parties_hold_and_no_more(outcome: Outcome, threat
     view, inside = view_of(outcome, threat), set(PARTIES[threat])
     assert len(view.observations) == len(outcome.transcript.observations)
     for seen, full in zip(view.observations, outcome.transcript.observations, strict=True):
-        assert seen.occasion == full.occasion
+        assert seen.context == full.context
         # all messages from or to them, and only those
         assert list(seen.messages) == [m for m in full.messages if inside & {m.sender, m.receiver}]
         assert set(seen.states) == inside & set(full.states)
@@ -173,8 +173,8 @@ def test_colluders_bring_all_they_hold_and_the_victim_nothing(outcome: Outcome) 
 
 def test_observations_by_kind_and_round(outcome: Outcome) -> None:
     view = view_of(outcome, "server")
-    assert [o.occasion.round for o in view.of_kind("train")] == [0, 3]
-    assert [o.occasion.probe for o in view.of_kind("probe", 3)] == [0, 1]
+    assert [o.context.round for o in view.of_kind("train")] == [0, 3]
+    assert [o.context.probe for o in view.of_kind("probe", 3)] == [0, 1]
     assert view.of_kind("probe", 2) == ()
     assert len(view.of_kind("final")) == 1
 

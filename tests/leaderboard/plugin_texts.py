@@ -88,7 +88,7 @@ class Unruly(Defense):
     '''Does everything but fail.'''
     name: ClassVar[str] = "unruly"
     def protect(self, me, gradient):
-        if me.name == "client:0" and me.occasion.round == 0 and me.occasion.kind == "train":
+        if me.name == "client:0" and me.context.round == 0 and me.context.kind == "train":
             print("noise " * 100_000, flush=True)
             if os.fork() == 0:
                 os._exit(0)

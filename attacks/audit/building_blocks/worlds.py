@@ -107,7 +107,7 @@ class Worlds:
         """The clients in an owner's mean; the victim alone where the others' records are not known: a constant then."""
         if owner != AGGREGATE:
             return [owner]
-        everyone = list(self.trial.occasion.participants)
+        everyone = list(self.trial.context.participants)
         left = [client for client in everyone if client not in self.reading.gradients]
         found = left if len(left) == count else everyone
         known = len(found) == count and all(client in (VICTIM, *self.given.others) for client in found)

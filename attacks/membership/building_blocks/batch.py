@@ -96,7 +96,7 @@ class BatchMembership(MembershipAttack):
 
     def _asked(self, knowledge: Knowledge, task: MembershipTask) -> list[Mixture]:
         """The mixtures that the question is about."""
-        observed = [o.occasion.round for o in knowledge.view.of_kind("train")]
+        observed = [o.context.round for o in knowledge.view.of_kind("train")]
         if task.round_index is None:
             every = [m for index in observed for m in self.mixtures(knowledge, index).values()]
             if not every:

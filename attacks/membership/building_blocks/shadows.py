@@ -40,7 +40,7 @@ from leakboard.core.seeds import derive_seed, digest_of
 from leakboard.core.sources import source_digests
 from leakboard.datasets.base import LabelledImages
 from leakboard.federation.payload import Parameters, raw_bytes
-from leakboard.federation.settings import Moment, Watch
+from leakboard.federation.settings import Moment, ObservedRounds
 from leakboard.federation.shadow import train_shadow
 from leakboard.federation.task import Task
 
@@ -115,16 +115,16 @@ def moments_of(knowledge: Knowledge, observed: tuple[Moment, ...] | None = None)
 
     In a short run one round may be both middle and last: `observed` says by which names rounds go.
     """
-    watch = Watch(rounds=_observed(knowledge) if observed is None else observed)
-    names = {index: str(moment) for index, moment in watch.indices(knowledge.public.total_rounds).items()}
+    observe = ObservedRounds(rounds=_observed(knowledge) if observed is None else observed)
+    names = {index: str(moment) for index, moment in observe.indices(knowledge.public.total_rounds).items()}
     found: dict[str, Parameters] = {}
     last: Parameters | None = None
     for reading in knowledge.readings():
         if reading.model is None:
             continue
         last = reading.model
-        if reading.occasion.kind == "train" and reading.occasion.round in names:
-            found[names[reading.occasion.round]] = reading.model
+        if reading.context.kind == "train" and reading.context.round in names:
+            found[names[reading.context.round]] = reading.model
     if last is None:
         raise Unsupported(f"this view ({knowledge.view.threat}) holds no model")
     return {**found, FINAL: last}
@@ -289,16 +289,16 @@ def _trained(knowledge: Knowledge, pool: ShadowPool, member: Tensor, seed: int, 
     """What a model that learned these records gives on all of them."""
     observed = _observed(knowledge)
     data = pool.records.select(member.nonzero().squeeze(1))
-    watch = Watch(rounds=observed, targets=1)
+    observe = ObservedRounds(rounds=observed, targets=1)
     mixed = precision == "bfloat16"
-    view = train_shadow(knowledge.defense, knowledge.public, data, knowledge.view.threat, seed, watch, mixed=mixed)
+    view = train_shadow(knowledge.defense, knowledge.public, data, knowledge.view.threat, seed, observe, mixed=mixed)
     return read_signals(replace(knowledge, view=view), pool.records, observed)
 
 
 def _observed(knowledge: Knowledge) -> tuple[Moment, ...]:
     """The observed rounds that the target's view holds something of: a shadow is watched in the same."""
-    names = Watch().indices(knowledge.public.total_rounds)
-    rounds = {o.occasion.round for o in knowledge.view.of_kind("train")}
+    names = ObservedRounds().indices(knowledge.public.total_rounds)
+    rounds = {o.context.round for o in knowledge.view.of_kind("train")}
     return tuple(moment for index, moment in names.items() if index in rounds)
 
 

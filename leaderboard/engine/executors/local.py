@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from leakboard.core.errors import UserError
-from leakboard.leaderboard.cells.attack_process import open_cage
+from leakboard.leaderboard.cells.attack_process import start_attack_process
 from leakboard.leaderboard.cells.fork_server import start_fork_server
 from leakboard.leaderboard.cells.processes import context
 from leakboard.leaderboard.engine.executors.base import PATIENCE, End, Executor, Running
@@ -116,11 +116,11 @@ class LocalExecutor(Executor):
 def _start(job: Job) -> Started:
     """Start the job's process and, for a cell, the one that its attack will run in."""
     start_fork_server(Path(job.run))
-    attack, cage = open_cage() if job.cell is not None else (None, None)
+    attack, pipes = start_attack_process() if job.cell is not None else (None, None)
     try:
-        process = context().Process(target=work, args=(job.model_dump_json(), cage))  # type: ignore[attr-defined]
+        process = context().Process(target=work, args=(job.model_dump_json(), pipes))  # type: ignore[attr-defined]
         process.start()
     finally:
-        if cage is not None:
-            cage.close()  # the worker has its own handles: ours would keep the attack alive after it
+        if pipes is not None:
+            pipes.close()  # the worker has its own handles: ours would keep the attack alive after it
     return Started(job, process=process, attack=attack, begun=time.monotonic())

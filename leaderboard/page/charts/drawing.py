@@ -19,9 +19,9 @@ from matplotlib.figure import Figure as Paper
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 
+from leakboard.core.terminal import plain
 from leakboard.leaderboard.page.charts.numbers import Budgets, Chart, Matrix, Plane, Roc, Spot, TradeOff
 from leakboard.leaderboard.page.roc import Line
-from leakboard.leaderboard.tables.formats.shared import plain
 from leakboard.leaderboard.tables.table import Cell
 
 CSS_DPI = 96

@@ -8,7 +8,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from leakboard.leaderboard.tables.formats.shared import plain
+from leakboard.core.terminal import plain
 from leakboard.leaderboard.tables.table import Table
 
 _EXTRAS = ("low", "high", "text", "note", "link")

@@ -6,7 +6,8 @@ import html
 from collections.abc import Iterable
 from urllib.parse import quote
 
-from leakboard.leaderboard.tables.formats.shared import plain, remarks
+from leakboard.core.terminal import plain
+from leakboard.leaderboard.tables.formats.shared import remarks
 from leakboard.leaderboard.tables.table import Cell, Column, Row, Table
 
 

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import starmap
 
-from leakboard.leaderboard.tables.formats.shared import RAISED, plain, remarks
+from leakboard.core.terminal import plain
+from leakboard.leaderboard.tables.formats.shared import RAISED, remarks
 from leakboard.leaderboard.tables.table import NOTHING, Cell, Column, Group, Row, Table
 
 #: what a document must load

@@ -5,7 +5,8 @@ from __future__ import annotations
 import html
 import re
 
-from leakboard.leaderboard.tables.formats.shared import plain, raised, remarks
+from leakboard.core.terminal import plain
+from leakboard.leaderboard.tables.formats.shared import raised, remarks
 from leakboard.leaderboard.tables.table import Cell, Column, Row, Table
 
 

@@ -6,7 +6,8 @@ import textwrap
 import unicodedata
 from collections.abc import Mapping, Sequence
 
-from leakboard.leaderboard.tables.formats.shared import plain, raised, remarks
+from leakboard.core.terminal import plain
+from leakboard.leaderboard.tables.formats.shared import raised, remarks
 from leakboard.leaderboard.tables.table import Cell, Column, Table
 
 _NARROWEST = 40  # columns of a terminal, below which nothing legible fits

@@ -19,9 +19,9 @@ from leakboard.datasets.base import LabelledImages
 from leakboard.datasets.digits import Digits
 from leakboard.defenses.base import Defense
 from leakboard.federation.view import View
-from leakboard.leaderboard.cells.attack_process import Errand, open_cage, opened_files
+from leakboard.leaderboard.cells.attack_process import Question, opened_files, start_attack_process
 from leakboard.leaderboard.cells.fork_server import OTHER_PRINTS
-from leakboard.leaderboard.cells.train import splits_of
+from leakboard.leaderboard.planning.public_settings import splits_of
 from leakboard.leaderboard.planning.run_folder import open_run
 from tests.leaderboard.plugin_texts import SPY, faulty_attacks
 from tests.leaderboard.runs import HANG, call, forget_plugins, records, wait_until, write_suite
@@ -70,13 +70,13 @@ def test_an_attack_dies_with_its_worker(tmp_path: Path) -> None:
     attack = cast(Attack, registry.create("attack", "sleeps"))
     nobody = LabelledImages(torch.zeros(1, 1, 2, 2), torch.zeros(1, dtype=torch.int64))
     knowledge = Knowledge(cast(View, None), Defense(), nobody, seed=0)
-    errand = Errand((str(plugin),), attack, knowledge, MembershipTask(nobody), ())
-    process, cage = open_cage()
-    cage.errands.send_bytes(pickle.dumps((None, pickle.dumps((errand.plugin_files, pickle.dumps(errand))))))
+    question = Question((str(plugin),), attack, knowledge, MembershipTask(nobody), ())
+    process, pipes = start_attack_process()
+    pipes.questions.send_bytes(pickle.dumps((None, pickle.dumps((question.plugin_files, pickle.dumps(question))))))
     forget_plugins()
     wait_until(heartbeat.exists)
 
-    cage.close()  # as the end of the worker does
+    pipes.close()  # as the end of the worker does
 
     process.join(HANG)
     assert process.exitcode == 1
@@ -84,10 +84,10 @@ def test_an_attack_dies_with_its_worker(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_process_that_nobody_needs_ends_by_itself() -> None:
-    process, cage = open_cage()
+    process, pipes = start_attack_process()
     assert process.is_alive()
 
-    cage.close()
+    pipes.close()
 
     process.join(HANG)
     assert process.exitcode == 0
@@ -96,12 +96,12 @@ def test_a_process_that_nobody_needs_ends_by_itself() -> None:
 @pytest.mark.slow
 def test_a_process_is_not_the_child_of_its_worker() -> None:
     # it comes from the fork server, so that it has never shared memory with anybody who read the data
-    process, cage = open_cage()
+    process, pipes = start_attack_process()
     try:
         parent = int(Path(f"/proc/{process.pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
         assert parent != os.getpid()
     finally:
-        cage.close()
+        pipes.close()
         process.join(HANG)
     assert not process.is_alive()
 
@@ -110,12 +110,12 @@ CUT_OFF = """
 import os, struct, sys
 from pathlib import Path
 from leakboard.leaderboard.cells.fork_server import start_fork_server
-from leakboard.leaderboard.cells.attack_process import open_cage
+from leakboard.leaderboard.cells.attack_process import start_attack_process
 
 start_fork_server(Path(sys.argv[1]))
-process, cage = open_cage()
-os.write(cage.errands.fileno(), struct.pack("!i", 1000) + b"only the beginning")
-cage.close()
+process, pipes = start_attack_process()
+os.write(pipes.questions.fileno(), struct.pack("!i", 1000) + b"only the beginning")
+pipes.close()
 process.join()
 print("it ended with", process.exitcode)
 """

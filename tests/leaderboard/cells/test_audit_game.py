@@ -12,8 +12,8 @@ from leakboard.datasets.loading import load_pool
 from leakboard.federation.settings import SERVER, VICTIM
 from leakboard.leaderboard.cells.audit_game import PORTION, bits_of, open_game
 from leakboard.leaderboard.cells.score import promised
-from leakboard.leaderboard.cells.train import splits_of
 from leakboard.leaderboard.planning.jobs import Job
+from leakboard.leaderboard.planning.public_settings import splits_of
 from leakboard.leaderboard.planning.run_folder import open_run
 from tests.leaderboard.runs import call, records, stamps, write_suite
 
@@ -86,7 +86,7 @@ def test_every_trial_is_a_run_of_the_protocol_on_the_same_model_with_noise_of_it
     game = open_game(job, pool, splits_of(job, pool))
     first, second = game.portions()
     trials = (*first.trials, *second.trials)
-    assert [trial.occasion.probe for trial in trials] == list(range(60))
+    assert [trial.context.probe for trial in trials] == list(range(60))
     models = [trial.states[SERVER]["distributed"]["1.weight"] for trial in trials]
     assert all(torch.equal(model, models[0]) for model in models)
     sent = [m.payload["gradient"]["1.weight"] for t in trials for m in t.messages if m.sender == VICTIM]

@@ -11,8 +11,8 @@ from leakboard.core.errors import UserError
 from leakboard.datasets.loading import load_pool
 from leakboard.federation.settings import VICTIM
 from leakboard.federation.task import task_of
-from leakboard.leaderboard.cells.train import splits_of
 from leakboard.leaderboard.planning.plan import Options, make_plan
+from leakboard.leaderboard.planning.public_settings import splits_of
 from leakboard.leaderboard.planning.run_folder import load_view, open_run
 from leakboard.leaderboard.publishing.verify import _suite_of
 from leakboard.leaderboard.ranking.leaderboards import ranking_tables

@@ -12,10 +12,10 @@ import torch
 
 from leakboard.attacks.base import ReconstructionTask
 from leakboard.datasets.loading import load_pool
-from leakboard.leaderboard.cells.question import make_errand
-from leakboard.leaderboard.cells.train import splits_of
+from leakboard.leaderboard.cells.question import make_question
 from leakboard.leaderboard.planning.jobs import Job
 from leakboard.leaderboard.planning.plan import Options, make_plan
+from leakboard.leaderboard.planning.public_settings import splits_of
 from leakboard.leaderboard.planning.run_folder import load_view
 from leakboard.leaderboard.records.record import CellSpec, Record
 from leakboard.leaderboard.tables.all_cells import cell_tables
@@ -101,10 +101,10 @@ def test_a_cell_sees_the_probes_of_its_own_size_alone(several: Path) -> None:
         assert job.cell is not None
         if job.cell.attack.label not in ("phi-inversion", "loss-threshold"):
             continue
-        errand = make_errand(job) if job.training.defense.label == "mp-dp" else None
-        if errand is None:
+        question = make_question(job) if job.training.defense.label == "mp-dp" else None
+        if question is None:
             continue
-        probes = [o.occasion for o in errand.knowledge.view.of_kind("probe")]
+        probes = [o.context for o in question.knowledge.view.of_kind("probe")]
         size = job.cell.batch_size if job.cell.goal == "reconstruction" else 1
         assert {o.batch_size for o in probes} == {size}
         assert len(probes) == 2 * TARGETS
@@ -122,18 +122,18 @@ def test_labels_and_problems_belong_to_the_size(several: Path) -> None:
     shard = splits_of(job, pool).shards[0]
     places = torch.arange(TARGETS * (1 + 2), TARGETS * (1 + 2 + 4))
 
-    errand = make_errand(job)
+    question = make_question(job)
 
-    assert isinstance(errand.task, ReconstructionTask)
-    assert errand.task.known_labels is not None
-    assert torch.equal(torch.cat(errand.task.known_labels), pool.labels[shard[places]])
-    problems = errand.task.problems(errand.knowledge)
-    assert [problem.gradient.records for problem in problems] == [4] * TARGETS == list(errand.task.sizes)
+    assert isinstance(question.task, ReconstructionTask)
+    assert question.task.known_labels is not None
+    assert torch.equal(torch.cat(question.task.known_labels), pool.labels[shard[places]])
+    problems = question.task.problems(question.knowledge)
+    assert [problem.gradient.records for problem in problems] == [4] * TARGETS == list(question.task.sizes)
 
 
 def test_probe_numbers_differ_within_a_round_and_tell_their_size(several: Path) -> None:
     for round_index in (0, 3):
-        probes = [o.occasion for o in load_view(several, "server").of_kind("probe", round_index)]
+        probes = [o.context for o in load_view(several, "server").of_kind("probe", round_index)]
         assert [o.probe for o in probes] == list(range(TARGETS * len(SIZES)))
         assert [o.batch_size for o in probes] == [size for size in SIZES for _ in range(TARGETS)]
 

@@ -15,7 +15,7 @@ from leakboard.attacks.base import ExtractionAnswer, ExtractionTask
 from leakboard.federation.payload import Parameters, raw_bytes
 from leakboard.federation.task import task_of
 from leakboard.leaderboard.cells.answer import AttackFailed, check_answer, load_answer, save_answer
-from leakboard.leaderboard.cells.question import make_errand
+from leakboard.leaderboard.cells.question import make_question
 from leakboard.leaderboard.cells.train import load_model, load_public
 from leakboard.leaderboard.planning.plan import select
 from leakboard.leaderboard.planning.run_folder import open_run
@@ -82,7 +82,7 @@ def test_the_errand_holds_nothing_of_a_hidden_model(run_folder: Path) -> None:
             if job.cell
             and (job.training.defense.label, job.cell.moment, job.cell.threat) == (defense, "last", "client")
         )
-        parcel = pickle.dumps(make_errand(job))
+        parcel = pickle.dumps(make_question(job))
         true = load_model(job.training_folder, 11)
         assert all((raw_bytes(value)[:64] in parcel) == known for value in true.values())
 

@@ -27,11 +27,11 @@ from leakboard.attacks.base import (
 from leakboard.core import registry
 from leakboard.core.errors import Unsupported
 from leakboard.defenses.fedsgd import FedSGD
-from leakboard.federation.party import Occasion
+from leakboard.federation.party import RoundContext
 from leakboard.federation.transcript import Observation
 from leakboard.federation.view import View
 from leakboard.leaderboard.cells.answer import Answer, AttackFailed, AttackTask, check_answer
-from leakboard.leaderboard.cells.attack_process import Errand, open_cage, run_attack
+from leakboard.leaderboard.cells.attack_process import Question, run_attack, start_attack_process
 from leakboard.leaderboard.engine.schedule import _read
 from tests.federation.makings import images, public_of
 from tests.leaderboard.runs import HANG, forget_plugins
@@ -212,19 +212,19 @@ def asked(kind: str, view: View) -> tuple[AttackTask, tuple[AuditTask, ...]]:
 
 def attacked(kind: str, field: str, plugin: Path) -> Answer:
     """What a cell would get of the attack that plants something there."""
-    observation = Observation(Occasion(0, 0, "probe", ("client:0",), 1), (), {}, {})
+    observation = Observation(RoundContext(0, 0, "probe", ("client:0",), 1), (), {}, {})
     view = View("server", ("server",), PUBLIC, (observation,), {}, {})
     registry.load_file(plugin)
     attack = cast(Attack, registry.create("attack", f"planted-{kind}", {"field": field}))
     task, portions = asked(kind, view)
     knowledge = Knowledge(view, FedSGD(), images(2), seed=0)
-    process, cage = open_cage()
+    process, pipes = start_attack_process()
     try:
-        answer, _ = run_attack(Errand((str(plugin),), attack, knowledge, task, (), portions), cage)
+        answer, _ = run_attack(Question((str(plugin),), attack, knowledge, task, (), portions), pipes)
         check_answer(answer, task, PUBLIC)
         return answer
     finally:
-        cage.close()
+        pipes.close()
         process.join(HANG)
         forget_plugins()
 

@@ -13,8 +13,8 @@ from leakboard.core.errors import UserError
 from leakboard.datasets.digits import Digits
 from leakboard.federation.view import View
 from leakboard.leaderboard.cells.answer import load_answer
-from leakboard.leaderboard.cells.train import splits_of
 from leakboard.leaderboard.page.images import originals, reconstructions
+from leakboard.leaderboard.planning.public_settings import splits_of
 from leakboard.leaderboard.planning.run_folder import load_view, open_run
 from leakboard.leaderboard.records.record import Record
 from tests.leaderboard.runs import call, records
