@@ -124,7 +124,7 @@ print("it ended with", process.exitcode)
 @pytest.mark.slow
 def test_a_worker_that_is_killed_while_it_writes_is_no_news_for_the_terminal(tmp_path: Path) -> None:
     script = [sys.executable, "-c", CUT_OFF, str(tmp_path)]
-    done = subprocess.run(script, cwd=registry.ROOT, capture_output=True, text=True, timeout=HANG)
+    done = subprocess.run(script, env=registry.importing_us(), capture_output=True, text=True, timeout=HANG)
     assert (done.stdout, done.stderr) == ("it ended with 1\n", "")
     assert "got end of file during message" in (tmp_path / OTHER_PRINTS).read_text()
 
