@@ -43,7 +43,7 @@ def n_out(clients: int, n: int, seed: int = 0) -> list[Edge]:
 
 
 def closed_form(sigmas: Sigmas, n: int) -> float:
-    """theta on the complete graph (docs/decisions.md, 5.1)."""
+    """theta on the complete graph (docs/decisions.md, 5)."""
     return 1 / (n * sigmas.own**2) + (1 - 1 / n) / (sigmas.own**2 + n * sigmas.pairwise**2)
 
 
@@ -130,7 +130,7 @@ def test_colluding_neighbours(colluders: int, expected: float) -> None:
 
 @pytest.mark.parametrize(("n", "low", "high"), [(5, 4.0, 4.6), (10, 3.1, 3.4), (20, 2.6, 2.8)])
 def test_sparse_graphs_protect_less(n: int, low: float, high: float) -> None:
-    """K = 100 with the complete graph's sigmas (docs/decisions.md, 5.3, a random graph: hence a range)."""
+    """K = 100 with the complete graph's sigmas (docs/decisions.md, 5, a random graph: hence a range)."""
     theta = exact_theta(gopa_sigmas(3.0, 100), 100, n_out(100, n))
     assert low < gaussian_epsilon(math.sqrt(theta)) < high
 

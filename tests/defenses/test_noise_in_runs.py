@@ -257,7 +257,7 @@ def test_a_client_that_drops_out_leaves_its_pairwise_noise_behind(settings: dict
 
 
 def test_the_prediction_for_a_hundred_clients() -> None:
-    """docs/decisions.md, 5.3: .059 instead of .018 (Gaussian sigmas; the formula above without its 2/3)."""
+    """docs/decisions.md, 5: .059 instead of .018 (Gaussian sigmas; the formula above without its 2/3)."""
     own, pairwise = 0.1765, 0.558
     assert math.sqrt((99 * own**2 + 99 * pairwise**2) / 99**2) == pytest.approx(0.059, abs=5e-4)
     assert own / math.sqrt(100) == pytest.approx(0.018, abs=5e-4)
