@@ -14,7 +14,7 @@ from leakboard.defenses.fedsgd import FedSGD
 from leakboard.federation.party import Message, Party, Step
 from leakboard.federation.payload import Parameters, size_in_bytes
 from leakboard.federation.replay import differences
-from leakboard.federation.rounds import Federation, Outcome
+from leakboard.federation.rounds import Federation, Outcome, own_copy
 from leakboard.federation.settings import SERVER, Public, client_name
 from leakboard.federation.task import task_of
 from tests.federation.makings import (
@@ -435,3 +435,12 @@ def test_batches_messages_and_streams_are_gone_after_the_round() -> None:
     federation = Federation(Stateful(), public, shards_of(public.shard_sizes), None, 0)
     federation.run()
     assert all(party.batch is None and not party._inbox and not party._streams for party in federation.parties.values())
+
+
+def test_parties_share_nothing_that_can_be_changed_and_the_sizes_of_shards_are_not_copied() -> None:
+    public = public_of(model_parameters={"hidden": [2]})
+    first, second = own_copy(public), own_copy(public)
+    assert first == second == public
+    assert first.model_parameters["hidden"] is not second.model_parameters["hidden"]
+    assert first.training is not second.training
+    assert first.shard_sizes is second.shard_sizes  # a tuple of K numbers: K copies of it would be K * K
