@@ -135,7 +135,7 @@ def test_where_it_cannot_work_the_cell_is_skipped() -> None:
     with pytest.raises(Unsupported, match="fully connected first layer"):
         attacked(convolutional, convolutional.unseen.select(torch.arange(1)))
     many = dense.unseen.select(torch.arange(257) % 64)
-    with pytest.raises(Unsupported, match="tells at most 20 records apart, not 257"):
+    with pytest.raises(Unsupported, match="can separate at most 20 records, not 257"):
         attacked(dense, many)
 
 
