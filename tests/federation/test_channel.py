@@ -32,7 +32,7 @@ def test_a_message_to_nobody_is_an_error() -> None:
         def more(self, me: Party) -> None:
             me.send("client:7", "hello", {})
 
-    with pytest.raises(ProtocolError, match="client:0 sent 'hello' to client:7, who does not exist"):
+    with pytest.raises(ProtocolError, match="client:0 sent 'hello' to client:7, which does not exist"):
         run(public_of(), Lost())
 
 

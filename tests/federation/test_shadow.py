@@ -106,5 +106,5 @@ def test_it_shares_no_secret_with_a_run_of_another_seed() -> None:
 
 
 def test_too_few_records_are_a_reason_to_skip() -> None:
-    with pytest.raises(Unsupported, match="a shadow of 3 clients needs as many records; given: 2"):
+    with pytest.raises(Unsupported, match="a shadow of 3 clients needs at least as many records; given: 2"):
         shadow(count=2)
