@@ -58,7 +58,7 @@ def test_without_noise_or_without_clipping_nothing_holds(name: str) -> None:
 
 @pytest.mark.parametrize("name", GAUSSIAN)
 def test_the_noise_is_that_of_the_analytic_mechanism_and_composes(name: str) -> None:
-    """S = 2 B / batch, sigma = S / mu; a record takes part once an epoch: 20 rounds of 4 batches make 5 times."""
+    """S = 2 B / batch, sigma = S / mu; a record takes part once per epoch: 20 rounds of 4 batches make 5 times."""
     found = claims(name, {"rounds": 20, "batch_size": 8, "shard": 32})
     assert (found["S_batch"], found["compositions"], found["epsilon_claimed"]) == (2 / 8, 5, 3.0)
     assert found["epsilon_run_exact"] == pytest.approx(composed_epsilon(MU, 5, 1e-5))

@@ -56,7 +56,7 @@ def test_only_the_given_data_is_touched_and_all_of_it_is_dealt() -> None:
     assert seen
     assert seen <= rows(data)
     assert torch.equal(data.images, before)
-    # 6 records a client: whole batches of 4, in a new order each epoch, reach most of them
+    # 6 records per client: whole batches of 4, in a new order each epoch, reach most of them
     assert len(seen) > 12
 
 
