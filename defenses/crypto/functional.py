@@ -1,8 +1,7 @@
 """Multi-input functional encryption for inner products, as HybridAlpha uses it (Xu et al. 2019).
 
-The scheme is that of Abdalla, Catalano, Fiore, Gay and Ursu (CRYPTO 2018, ePrint 2017/972), the instance from DDH, with
-vectors of
-size 1. Slot i belongs to client i and has the key (w_i, u_i):
+The scheme is that of Abdalla, Catalano, Fiore, Gay and Ursu (CRYPTO 2018, ePrint 2017/972), the instance from DDH,
+with vectors of size 1. Slot i belongs to client i and has the key (w_i, u_i):
 
     ciphertext of x_i      t_i = g^r, c_i = g^(x_i + u_i + w_i r), r fresh
     key for the weights y  d_i = y_i w_i, z = sum_i y_i u_i

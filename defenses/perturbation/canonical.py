@@ -17,8 +17,7 @@ def canonical_form(model: Parameters, network: nn.Module) -> Parameters:
     layers were rescaled (its bias included; both branches of a residual sum together). A unit behind an identity
     shortcut must keep the scale of the unit at the start of the shortcut. A row of zeros keeps its scale.
 
-    Shapes: those of the model; returns float64. `Unsupported` names the first layer (such as batch norm) that prevents
-    it.
+    Shapes: those of the model; returns float64. `Unsupported` names the first layer (such as batch norm) without one.
     Citation: Neyshabur et al. 2015 (the symmetry).
 
     >>> net = nn.Sequential(nn.Linear(2, 1, bias=False), nn.ReLU(), nn.Linear(1, 1, bias=False))
