@@ -1,11 +1,11 @@
-"""Where things are kept that can be computed again: the index of plugins, shadow models, generators, downloads."""
+"""The folder for data that can be recomputed: the index of plugins, shadow models, generators, downloads."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-#: names another folder
+#: environment variable that names another folder
 VARIABLE = "LEAKBOARD_CACHE"
 
 

@@ -1,4 +1,4 @@
-"""Errors that a user caused and can mend: one sentence each, never a traceback."""
+"""Errors that a user caused and can fix: one sentence each, never a traceback."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 class UserError(Exception):
-    """A mistake in what the user gave.
+    """A mistake in the user's input.
 
     The message is one sentence that says what was wrong, what is allowed and what was given. The
     command line prints it and exits with 2.
@@ -15,14 +15,14 @@ class UserError(Exception):
 
 
 class Unsupported(Exception):
-    """A defense, attack or metric that cannot work on what it was given; the cell is `skipped`.
+    """A defense, attack or metric cannot work on its input; the cell is `skipped`.
 
-    The message is the reason, as it will stand in the record.
+    The message is the reason, as it will appear in the record.
     """
 
 
 def nearest(given: str, allowed: Iterable[str]) -> str | None:
-    """The allowed name most like the given one, or None when nothing is alike.
+    """The allowed name most similar to the given one, or None if nothing is similar.
 
     >>> nearest("fedsdg", ["fedsgd", "mp-dp"])
     'fedsgd'
@@ -32,7 +32,7 @@ def nearest(given: str, allowed: Iterable[str]) -> str | None:
 
 
 def unknown_name(kind: str, given: str, allowed: Iterable[str]) -> UserError:
-    """The error for a name that is not there: suggests the nearest, lists what there is.
+    """The error for an unknown name: it suggests the nearest name and lists the known ones.
 
     >>> str(unknown_name("defense", "fedsdg", ["fedsgd"]))
     "There is no defense 'fedsdg': did you mean 'fedsgd'? Known: fedsgd."

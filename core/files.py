@@ -1,4 +1,4 @@
-"""Files that are either whole or not there."""
+"""Files that are either complete or absent."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-#: bytes of a file of tensors beside the tensors themselves
+#: bytes of a tensor file in addition to the tensors themselves
 HEADER_ROOM = 2**20
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file in one piece: a kill at any moment leaves the old file or the new one."""
+    """Write a text file atomically: a kill at any moment leaves the old file or the new one."""
     write_bytes(path, text.encode())
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file in one piece."""
+    """Write a file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
@@ -37,7 +37,7 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what killed processes left half-written in a folder; parts of processes that still live stay."""
+    """Remove partial files that killed processes left in a folder; those of running processes stay."""
     for part in folder.glob(".*.part"):
         owner = part.name.split(".")[-2]
         if not (owner.isdecimal() and _alive(int(owner))):
@@ -56,7 +56,7 @@ def _alive(process: int) -> bool:
 
 @contextmanager
 def whole_folder(folder: Path) -> Iterator[Path]:
-    """A folder to fill that takes its name only when the block ends well; an unfinished one is removed."""
+    """A folder to fill that gets its name only if the block succeeds; an unfinished one is removed."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     part = folder.with_name(f".{folder.name}.{os.getpid()}.part")
     shutil.rmtree(part, ignore_errors=True)
@@ -72,10 +72,10 @@ def whole_folder(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def locked(path: Path) -> Iterator[bool]:
-    """Whether this process has the lock of this file during the block; nobody waits for it.
+    """Whether this process holds the lock of this file during the block; it never waits for the lock.
 
-    The lock falls with its process, however that ends; the empty file stays. Where nothing can be written there is no
-    lock, and everybody has it.
+    The lock is released when its process ends in any way; the empty file stays. If nothing can be written there is no
+    lock, and every process gets True.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -93,19 +93,19 @@ def locked(path: Path) -> Iterator[bool]:
 
 
 def keep_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Keep tensors for later runs, in one piece; where nothing can be written they are simply not kept."""
-    with suppress(OSError):  # a read-only checkout works too, only slower
+    """Cache tensors for later runs, atomically; if nothing can be written they are simply not cached."""
+    with suppress(OSError):  # a read-only checkout works too, but slower
         path.parent.mkdir(parents=True, exist_ok=True)
         sweep(path.parent)
         write_bytes(path, save({name: value.contiguous() for name, value in tensors.items()}))
 
 
 def kept_tensors(path: Path, most: int) -> dict[str, Tensor] | None:
-    """What `keep_tensors` kept; None where the file is missing, not whole, or has more than `most` bytes of tensors.
+    """The tensors that `keep_tensors` wrote; None if the file is missing, incomplete, or larger than `most` bytes.
 
-    Whoever can write the folder may have written it: names, shapes and kinds are for the caller to check.
+    Anyone with write access to the folder may have written the file: the caller must check names, shapes and dtypes.
     """
     try:
         return load(path.read_bytes()) if path.stat().st_size <= most + HEADER_ROOM else None
     except (OSError, SafetensorError, ValueError, LookupError, TypeError, RuntimeError):
-        return None  # kinds of numbers that torch does not know are a KeyError
+        return None  # dtypes that torch does not know raise a KeyError

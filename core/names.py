@@ -1,10 +1,10 @@
-"""Names of files, without torch: what a finished run answers with must not import it."""
+"""File names, without torch, because a finished run must not import torch to answer."""
 
 from __future__ import annotations
 
 
 def file_part(label: str) -> str:
-    """A label as a part of a file's name: what a shell or a file system could stumble over becomes an underscore.
+    """A label as part of a file name: characters that a shell or a file system may not accept become underscores.
 
     >>> file_part("mp-dp (paper's formula)")
     'mp-dp__paper_s_formula_'

@@ -1,8 +1,8 @@
 """The plugin contract shared by defenses, attacks, datasets, models and metrics.
 
-A plugin is a class: its fields are its parameters (with defaults and bounds), its class variables
-say what it is called, its docstring's first line is its summary. Instances are frozen, so one
-object can be handed to every party without becoming a channel between them.
+A plugin is a class: its fields are its parameters (with defaults and bounds), its class variables give its name, and
+the first line of its docstring is its summary. Instances are frozen, so one object can be given to every party without
+becoming a channel between them.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ def explain(error: ValidationError, what: str, allowed: list[str]) -> UserError:
 
 
 class Settings(BaseModel):
-    """Frozen, closed settings: unknown keys are refused, numbers must be finite."""
+    """Frozen, closed settings: unknown keys are refused, and numbers must be finite."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     @classmethod
     def parse(cls, given: Mapping[str, Any], what: str) -> Self:
-        """Build from a mapping; a mistake becomes a `UserError` that begins with `what`."""
+        """Build from a mapping; a mistake becomes a `UserError` that starts with `what`."""
         try:
             return cls.model_validate(dict(given))
         except ValidationError as error:
@@ -47,16 +47,16 @@ class Settings(BaseModel):
 
 
 class Plugin(Settings):
-    """Base of all plugins. Subclasses that set `name` are found by being there."""
+    """Base of all plugins. Subclasses that set `name` are found automatically."""
 
     kind: ClassVar[str]
     name: ClassVar[str]
     citation: ClassVar[str] = ""
-    #: other names under which the plugin is found; records and tables have `name`
+    #: other names under which the plugin is found; records and tables use `name`
     aliases: ClassVar[tuple[str, ...]] = ()
     #: the parameter that `name:VALUE` sets (for example the path in `npz:FILE`), if there is one
     shorthand: ClassVar[str] = ""
-    #: parameters that say where something lies on this machine, not what it is: in no record and no key
+    #: parameters that only give a location on this machine: they are not part of records and keys
     location_fields: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
@@ -85,11 +85,11 @@ class Plugin(Settings):
         return self.model_dump(mode="json")
 
     def identity(self) -> dict[str, Any]:
-        """The parameters that define what the plugin does: all but the locations."""
+        """The parameters that define what the plugin does: all except the locations."""
         return self.model_dump(mode="json", exclude=set(self.location_fields))
 
     def location(self) -> dict[str, Any]:
-        """The parameters that only say where something lies on this machine."""
+        """The parameters that only give a location on this machine."""
         return self.model_dump(mode="json", include=set(self.location_fields))
 
 

@@ -1,8 +1,8 @@
 """Keyed random streams: ChaCha20 under keys that derive one way from the run's secret.
 
-Every draw of every party comes from `Stream(derive_key(party_secret, purpose, ...))`. Whoever holds
-a party's secret can repeat all its draws (that is what a view hands out for the parties in it); nobody can go
-from one party's secret to another's or to the run's.
+Every draw of every party comes from `Stream(derive_key(party_secret, purpose, ...))`. Anyone with a party's secret can
+repeat all its draws (a view contains the secrets of its parties). Nobody can derive another party's secret or the run's
+secret from it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Stream:
 
     def __init__(self, key: bytes, nonce: bytes = bytes(16)) -> None:
         if len(key) != KEY_BYTES:
-            raise ValueError(f"a stream key has {KEY_BYTES} bytes, given: {len(key)}")
+            raise ValueError(f"a stream key must have {KEY_BYTES} bytes; given: {len(key)}")
         self._cipher = Cipher(algorithms.ChaCha20(key, nonce), mode=None)
 
     @cached_property

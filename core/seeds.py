@@ -1,4 +1,4 @@
-"""Seeds that derive from names, so that adding a plugin changes nobody else's numbers."""
+"""Seeds that derive from names, so that adding a plugin changes no other plugin's numbers."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def digest_of(*parts: object) -> str:
 
 
 def derive_seed(*names: Name) -> int:
-    """A 63-bit seed from names and numbers: one way, but a base that can be guessed (0) can be tried.
+    """A 63-bit seed from names and numbers. It is one-way, but a base that can be guessed (0) can be tried.
 
-    What an attack must not guess therefore mixes in something that it does not hold (`Job.private_seed`).
+    So what an attack must not guess also includes something that it does not have (`Job.private_seed`).
 
     >>> derive_seed(0, "attack", "prior") == derive_seed(0, "attack", "prior")
     True
@@ -33,7 +33,7 @@ def derive_seed(*names: Name) -> int:
 
 
 def natural_order(names: Iterable[str]) -> list[str]:
-    """Names sorted the way people count: `resnet8` before `resnet20`.
+    """Names sorted as people count: `resnet8` before `resnet20`.
 
     >>> natural_order(["resnet20", "mlp", "resnet8"])
     ['mlp', 'resnet8', 'resnet20']
@@ -41,7 +41,7 @@ def natural_order(names: Iterable[str]) -> list[str]:
 
     def key(name: str) -> tuple[list[tuple[int, int, str]], str]:
         parts = re.split(r"(\d+)", name)
-        # `a1` and `a01` count alike: the name itself decides, never the order in which they came
+        # `a1` and `a01` count as equal: the name itself decides, never the order of the input
         return [(1, int(p), "") if p.isdecimal() else (0, 0, p) for p in parts], name
 
     return sorted(names, key=key)

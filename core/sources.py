@@ -1,8 +1,7 @@
 """Which of our own modules a piece of code depends on, and their digests, without importing anything.
 
-The key of a record holds these digests: a changed plugin, model or cipher gives a new key, and a
-change elsewhere does not. A digest is that of the syntax tree, so a better comment, docstring or
-line break changes no key.
+The key of a record contains these digests: a changed plugin, model or cipher gives a new key, and a change elsewhere
+does not. A digest is computed from the syntax tree, so a better comment, docstring or line break changes no key.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ PACKAGES = ("core", "datasets", "federation", "defenses", "attacks", "metrics", 
 def module_file(name: str) -> Path | None:
     """The file of a first-party module, or None for anything else.
 
-    `leakboard` itself counts as none: it only hands on names of the others, and would bring all of them into every key.
+    `leakboard` itself returns None: it only re-exports names of the others, and would add all of them to every key.
     """
     package, _, rest = name.partition(".")
     if package != PACKAGE or rest.partition(".")[0] not in PACKAGES:
@@ -42,7 +41,7 @@ def imported_modules(source: str) -> set[str]:
 def code_digest(text: bytes) -> str:
     """SHA-256 (hex) of what a Python text does: its syntax tree without docstrings, comments and formatting.
 
-    A text that does not parse, or whose tree is too deep, is taken byte by byte.
+    A text that does not parse, or whose tree is too deep, is hashed byte by byte.
 
     >>> code_digest(b"x = 1  # one") == code_digest(b"x   =   1") != code_digest(b"x = 2")
     True
@@ -61,9 +60,9 @@ def _tree_digest(tree: ast.AST) -> str:
 
 
 def _canonical(value: object) -> Iterator[str]:
-    """The pieces of a text that is the same for the same tree, in every version of Python.
+    """The pieces of a text that is the same for the same tree in every version of Python.
 
-    Empty fields are left out: newer versions add fields, which are empty for code that older ones can read.
+    Empty fields are left out, because newer versions add fields that are empty for code that older versions can read.
     """
     if isinstance(value, ast.AST):
         yield f"({type(value).__name__}"
@@ -93,7 +92,7 @@ def _without_docstring(body: object) -> object:
 
 
 def _imported_names(tree: ast.AST, package: str = "") -> set[str]:
-    """Every dotted name that an import of the tree may run; relative ones from `package`."""
+    """Every dotted name that an import in the tree may run; relative ones are resolved from `package`."""
     found: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -122,10 +121,10 @@ def _above(file: Path) -> Path:
 
 
 def _beside(plugin: Path, name: str) -> Path | None:
-    """The file of a module that comes along with an outside plugin: of its package, or alone in its folder."""
+    """The file of a module that belongs to an outside plugin: in its package, or a single file in its folder."""
     folder = _above(plugin)
     if folder == plugin.parent:
-        # no package: a folder of single files, which may be site-packages, so packages in it are somebody else's
+        # no package: a folder of single files, which may be site-packages, so packages in it belong to others
         return file if (file := folder / f"{name}.py").is_file() else None
     if name.partition(".")[0] != plugin.relative_to(folder).parts[0]:
         return None
@@ -135,13 +134,13 @@ def _beside(plugin: Path, name: str) -> Path | None:
 
 @cache
 def _read(path: Path, _stamp: tuple[int, int]) -> tuple[str, frozenset[str], frozenset[str]]:
-    """Digest, first-party modules and other names that are imported."""
+    """Digest, imported first-party modules and other imported names of a file."""
     text = path.read_bytes()
     try:
         tree = ast.parse(text)
         names = _imported_names(tree, ".".join(path.parent.relative_to(_above(path)).parts))
         digest = _tree_digest(tree)
-    except (SyntaxError, ValueError, RecursionError):  # it cannot be imported either: whoever tries will say so
+    except (SyntaxError, ValueError, RecursionError):  # it cannot be imported either, and the import will say so
         names, digest = set(), code_digest(text)
     ours = frozenset(name for name in names if module_file(name) is not None)
     return digest, ours, frozenset(names - ours)
@@ -153,13 +152,13 @@ def _file_facts(path: Path) -> tuple[str, frozenset[str], frozenset[str]]:
 
 
 def source_digests(roots: Iterable[str]) -> dict[str, str]:
-    """Digest of every first-party module that the roots reach by imports, the roots included.
+    """Digest of every first-party module that the roots reach by imports, including the roots.
 
-    A root is a module name or the path of a plugin file (absolute, or relative to `ROOT`); modules that come
-    along with such a file are reached too.
-    Plugins are loaded by name at run time, so they are reached only when they are roots themselves.
+    A root is a module name or the path of a plugin file (absolute, or relative to `ROOT`). Modules that belong to such
+    a file are reached too. Plugins are loaded by name at run time, so they are reached only if they are roots
+    themselves.
     """
-    # where an outside plugin lies must not matter to its records, only what it says
+    # the location of an outside plugin must not influence its records, only its content
     found: dict[str, str] = {}
     for name, digest in sorted(_reached(roots).items(), key=lambda item: (Path(item[0]).name, item[1])):
         shown = Path(name).name if name.endswith(".py") else name
@@ -168,7 +167,7 @@ def source_digests(roots: Iterable[str]) -> dict[str, str]:
 
 
 def outside_texts(files: Iterable[str]) -> dict[str, bytes]:
-    """Digest -> text of plugin files from outside our packages, and of what comes along with them."""
+    """Digest -> text of plugin files from outside our packages, and of the modules that belong to them."""
     paths = [Path(name) for name in _reached(files) if name.endswith(".py")]
     texts = [path.read_bytes() for path in paths]
     return {code_digest(text): text for text in texts}

@@ -11,5 +11,5 @@ def plain(text: str) -> str:
 
 
 def terminal_width() -> int:
-    """Columns of the terminal; 120 where there is none."""
+    """The number of columns of the terminal; 120 without a terminal."""
     return shutil.get_terminal_size((120, 40)).columns

@@ -1,9 +1,9 @@
-"""The one door through which torchvision and lpips are imported.
+"""The only module that imports torchvision and lpips.
 
-Beside a CPU build of torch, the torchvision wheel of the package index has a compiled library that cannot load; its
-Python part then fails on import with "operator torchvision::nms does not exist". Declaring the two
-operators' schemas first is enough for all that we use (data sets and AlexNet's layers). Where
-torchvision loads by itself, nothing special happens.
+With a CPU build of torch, the torchvision wheel of the package index has a compiled library that cannot be loaded. Its
+Python part then fails on import with "operator torchvision::nms does not exist". Declaring the schemas of the two
+operators first is enough for all that we use (datasets and AlexNet's layers). If torchvision loads normally, nothing
+special happens.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _SCHEMAS = (
     "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
     "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
 )
-_library: Any = None  # kept alive: the schemas vanish with the object
+_library: Any = None  # keep a reference: the schemas are removed with the object
 
 
 @cache
 def torchvision() -> ModuleType:
-    """The torchvision package, importable whichever build of torch is installed."""
+    """The torchvision package, importable with any build of torch."""
     global _library
     try:
         return importlib.import_module("torchvision")

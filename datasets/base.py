@@ -1,4 +1,4 @@
-"""What a data set is to the rest of LeakBoard: labelled images and the parts that the protocol cuts them into."""
+"""What a dataset is to the rest of LeakBoard: labelled images and the parts into which the protocol splits them."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ class LabelledImages:
         return int(self.labels.shape[0])
 
     def select(self, indices: Tensor) -> LabelledImages:
-        """A copy of the rows at these indices (N',), in that order; shares no memory with the rest."""
+        """A copy of the rows at these indices (N',), in that order; it shares no memory with the rest."""
         return LabelledImages(self.images[indices].clone(), self.labels[indices].clone())
 
 
 @dataclass(frozen=True)
 class ImagePool:
-    """A loaded data set: decoded pixels as uint8, so that 60,000 images stay small in memory.
+    """A loaded dataset: decoded pixels as uint8, so that 60,000 images need little memory.
 
-    `pixels` (N, C, H, W) uint8, `labels` (N,) int64, `is_test` (N,) bool marks the official test
-    set (all False where there is none), `groups` (N,) int64 tells which images belong together
-    (one patient) and must not be separated, or None.
+    `pixels` (N, C, H, W) uint8, `labels` (N,) int64. `is_test` (N,) bool marks the official test set (all False if
+    there is none). `groups` (N,) int64 says which images belong together (one patient) and must not be separated, or is
+    None.
     """
 
     pixels: Tensor
@@ -50,7 +50,7 @@ class ImagePool:
 
     @property
     def classes(self) -> int:
-        """How many classes there are."""
+        """The number of classes."""
         return len(self.class_names)
 
     @property
@@ -64,7 +64,7 @@ class ImagePool:
         return LabelledImages(self.pixels[indices].float() / 255.0, self.labels[indices].clone())
 
     def digest(self) -> str:
-        """SHA-256 over shape, decoded pixels and labels in index order: the same wherever it came from."""
+        """SHA-256 over shape, decoded pixels and labels in index order: the same for every source of the data."""
         shape = ",".join(str(size) for size in self.pixels.shape)
         sha = hashlib.sha256(shape.encode())
         sha.update(self.pixels.contiguous().numpy().tobytes())
@@ -72,7 +72,7 @@ class ImagePool:
         return sha.hexdigest()
 
     def structure(self) -> str:
-        """SHA-256 over what decides the splits besides pixels and labels: test set, groups, class names."""
+        """SHA-256 over what determines the splits besides pixels and labels: test set, groups, class names."""
         sha = hashlib.sha256(repr(self.class_names).encode())
         sha.update(self.is_test.to(torch.uint8).contiguous().numpy().tobytes())
         if self.groups is not None:
@@ -80,16 +80,16 @@ class ImagePool:
         return sha.hexdigest()
 
     def with_labels(self, labels: Tensor) -> ImagePool:
-        """The same images under other labels."""
+        """The same images with other labels."""
         return replace(self, labels=labels)
 
 
 class Dataset(Plugin):
-    """Base of all data sets: one file each, `read()` brings the decoded images."""
+    """Base of all datasets: one file each; `read()` returns the decoded images."""
 
     kind: ClassVar[str] = "dataset"
-    #: per-channel mean and standard deviation that the models' inputs are normalised with, in [0, 1] units; empty
-    #: where the images are the user's own, whose statistics are private and whose channels are not known before
+    #: per-channel mean and standard deviation for normalising the models' inputs, in [0, 1] units; empty if the images
+    #: are the user's own: their statistics are private, and the number of channels is not known in advance
     mean: ClassVar[tuple[float, ...]] = ()
     std: ClassVar[tuple[float, ...]] = ()
 
@@ -99,11 +99,11 @@ class Dataset(Plugin):
 
     @abstractmethod
     def read(self) -> ImagePool:
-        """Bring the images; a missing or broken source is a `UserError` that says what to put where."""
+        """Return the images; a missing or broken source raises a `UserError` that says which file belongs where."""
 
     @classmethod
     def normalisation(cls, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Mean and standard deviation for images of so many channels; 0.5 and 0.25 where none are published."""
+        """Mean and standard deviation for images with this many channels; 0.5 and 0.25 if none are published."""
         if not cls.mean:
             return (0.5,) * channels, (0.25,) * channels
         if len(cls.mean) != channels or len(cls.std) != channels:

@@ -36,7 +36,7 @@ TYPES = {
 
 
 class Slide(NamedTuple):
-    """What the name of one picture says."""
+    """The information in the name of one picture."""
 
     path: Path
     malignant: bool
@@ -48,15 +48,15 @@ class BreakHis(Dataset):
     """BreaKHis: microscope pictures of breast tumours, 700×460 resized to 32×32; by default patients are kept apart.
 
     `groups` are patients: the year and the number of the case, without the letters that count its
-    slides (14-22549AB and 14-22549CD are one patient), so by default none is on both sides of a split.
+    slides (14-22549AB and 14-22549CD are one patient), so by default no patient is on both sides of a split.
     Pictures that appear under two types (23 pairs at 400×, all of case 14-13412) are left out under
-    both, because nobody can tell which label is right; of other exact copies one is kept. There is no
+    both, because the right label is unknown. Of other exact copies one is kept. There is no
     official test set. The mean and standard deviation are those of 400×.
 
-    With `patients: shared` only the test set has patients of its own, always the same fifth; members,
-    non-members and auxiliary pictures are of the same other patients. Membership is then that of a
-    picture: between pictures of different patients it can be told without any model. Pictures of one
-    slide are alike, so it is harder to tell than among strangers.
+    With `patients: shared` only the test set has its own patients, always the same fifth. Members, non-members and
+    auxiliary pictures come from the same other patients. Membership then refers to a picture: between pictures of
+    different patients it could be inferred without any model. Pictures of one slide are similar, so membership is
+    harder to infer than among pictures of different patients.
     """
 
     name: ClassVar[str] = "breakhis"
@@ -108,7 +108,7 @@ class BreakHis(Dataset):
         return slides, decode_all([slide.path for slide in slides], self.size, 3)
 
     def _resized(self, file: NpzReader) -> tuple[list[Slide], Tensor]:
-        """Pictures that somebody has resized already: `images` (N, size, size, 3) uint8, and each one's `filename`."""
+        """Pictures that are already resized: `images` (N, size, size, 3) uint8, and the `filename` of each."""
         images, names = file.get("images"), [Path(str(name)) for name in file.get("filename")]
         if images.dtype != np.uint8 or images.shape != (len(names), self.size, self.size, 3):
             raise UserError(
@@ -133,7 +133,7 @@ class BreakHis(Dataset):
 
 
 def _shared(pool: ImagePool) -> ImagePool:
-    """The same pictures with the test set that keeping patients apart gives by seed 0, and no patients in the rest."""
+    """The same pictures with the test set that keeping patients apart gives with seed 0, and no groups in the rest."""
     is_test = pool.is_test.clone()
     is_test[make_splits(pool, seed=0, clients=1).test] = True
     return replace(pool, is_test=is_test, groups=None)
@@ -154,9 +154,9 @@ def find_slides(paths: Iterable[Path], magnification: int) -> list[Slide]:
 
 
 def unambiguous(pixels: Tensor, types: list[str]) -> list[int]:
-    """Indices of the pictures (N, C, H, W) to keep: one of each content, none whose copies differ in type.
+    """Indices of the pictures (N, C, H, W) to keep: one per content, and none whose copies differ in type.
 
-    Compared by decoded pixels, so that a copy that was saved anew counts as well.
+    Pictures are compared by decoded pixels, so that a copy that was saved again counts as well.
     """
     same: defaultdict[bytes, list[int]] = defaultdict(list)
     for index, picture in enumerate(pixels):

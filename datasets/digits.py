@@ -11,15 +11,15 @@ from torch.nn.functional import interpolate
 from leakboard.datasets.base import Dataset, ImagePool
 
 SIDE = 32
-#: the source counts ink from 0 to 16
+#: the source measures ink from 0 to 16
 LEVELS = 16
 
 
 class Digits(Dataset):
-    """Handwritten digits of scikit-learn: 1,797 images, 8×8 in truth, shown at 32×32.
+    """Handwritten digits of scikit-learn: 1,797 images, originally 8×8, upsampled to 32×32.
 
-    They are upsampled (bilinear) so that all models and metrics apply, and are therefore smooth: a
-    reconstruction needs only 64 numbers to be right. There is no official test set.
+    They are upsampled (bilinear) so that all models and metrics apply. They are therefore smooth: a
+    reconstruction needs only 64 right numbers. There is no official test set.
     """
 
     name: ClassVar[str] = "digits"

@@ -19,7 +19,7 @@ class FashionMnist(TorchvisionDataset):
     """Fashion-MNIST: 70,000 grey pictures of clothes, 28×28 padded to 32×32; 10,000 are the official test set."""
 
     name: ClassVar[str] = "fashion-mnist"
-    # the published 0.2860 and 0.3530 are of 28×28; these are of the padded pictures
+    # the published 0.2860 and 0.3530 are for 28×28; these are for the padded pictures
     mean: ClassVar[tuple[float, ...]] = (0.2190,)
     std: ClassVar[tuple[float, ...]] = (0.3318,)
     citation: ClassVar[str] = "Xiao, Rasul & Vollgraf 2017, Fashion-MNIST, arXiv:1708.07747"
@@ -32,7 +32,7 @@ class FashionMnist(TorchvisionDataset):
     @classmethod
     def source(cls) -> Any:
         """`torchvision.datasets.FashionMNIST` without its legacy cache, which it would read with `torch.load`."""
-        # the name stays: torchvision makes the folder's name from it
+        # the name must stay: torchvision derives the folder's name from it
         return type("FashionMNIST", (torchvision_datasets().FashionMNIST,), {"_check_legacy_exist": lambda _: False})
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""The user's own pictures, one folder a class."""
+"""The user's own pictures, one folder per class."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Folder(Dataset):
     """Your own pictures: DIR/<class>/*.png or .jpg, or DIR/train/<class>/… and DIR/test/<class>/….
 
     Every picture is resized to `size`×`size`. Classes and files are in natural order (`img2` before
-    `img10`). Pictures in DIR/test are the official test set; without it, one is cut off.
+    `img10`). Pictures in DIR/test are the official test set. Without that folder, a test set is split off.
     """
 
     name: ClassVar[str] = "folder"
@@ -32,13 +32,13 @@ class Folder(Dataset):
     channels: Literal[1, 3] = Field(3, description="3 for colour, 1 for grey")
 
     def read(self) -> ImagePool:
-        """Decode all pictures, training ones first."""
+        """Decode all pictures, the training ones first."""
         top = existing_folder(self.path, "The `path` of the data set 'folder'")
         train_folder, test_folder = top / "train", top / "test"
         split = train_folder.is_dir() and bool(subfolders(train_folder))
         classes = subfolders(train_folder if split else top)
         if not classes:
-            raise UserError(f"{top} holds no classes: put pictures into {top}/<class>/, one folder a class.")
+            raise UserError(f"{top} holds no classes: put pictures into {top}/<class>/, one folder per class.")
         train = find_pictures(train_folder if split else top, classes)
         test = find_pictures(test_folder, classes, optional=True) if split and test_folder.is_dir() else []
         pixels = decode_all([path for path, _ in train + test], self.size, self.channels)
@@ -47,12 +47,12 @@ class Folder(Dataset):
 
 
 def subfolders(folder: Path) -> list[str]:
-    """Names of the folders in a folder, but for hidden ones, in natural order."""
+    """Names of the folders in a folder, without hidden ones, in natural order."""
     return natural_order(entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
 
 
 def find_pictures(folder: Path, classes: list[str], optional: bool = False) -> list[Labelled]:
-    """Pictures under `folder`/<class>/ and their labels; a class may be without any only if `optional`."""
+    """Pictures under `folder`/<class>/ and their labels; only if `optional` may a class have none."""
     found: list[Labelled] = []
     for name in subfolders(folder):
         if name not in classes:

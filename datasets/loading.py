@@ -1,4 +1,4 @@
-"""Brings a data set in: read, checked, and with the label noise that was asked for."""
+"""Loads a dataset: read, checked, and with the requested label noise."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MIN_CLASSES = 2
 
 
 def load_pool(dataset: Dataset) -> ImagePool:
-    """The data set's images, checked; `label_noise` is applied to those that are not of the official test set."""
+    """The dataset's images, checked; `label_noise` is applied to all images outside the official test set."""
     pool = dataset.read()
     fault = find_fault(pool)
     if fault:
@@ -54,15 +54,14 @@ def find_fault(pool: ImagePool) -> str | None:
 def add_label_noise(pool: ImagePool, share: float, seed: int) -> Tensor:
     """Labels (N,) of which round(share · training images) are replaced by a uniformly random *other* class.
 
-    Test labels stay as they are. Models must memorise such labels to fit them, which is what a
-    membership attack feeds on (Zhang et al. 2017, Understanding Deep Learning Requires Rethinking
-    Generalization).
+    Test labels are not changed. Models must memorise such labels to fit them, which membership attacks exploit
+    (Zhang et al. 2017, Understanding Deep Learning Requires Rethinking Generalization).
     """
     random = np.random.default_rng(seed)
     train = torch.nonzero(~pool.is_test).squeeze(1)
     count = round(share * len(train))
     chosen = train[torch.from_numpy(random.permutation(len(train))[:count])]
-    # adding 1 to K-1, modulo K, reaches every other class equally often and never the same one
+    # adding 1 to K-1, modulo K, reaches every other class with equal probability and never the same one
     steps = torch.from_numpy(random.integers(1, pool.classes, size=count))
     labels = pool.labels.clone()
     labels[chosen] = (labels[chosen] + steps) % pool.classes

@@ -1,4 +1,4 @@
-"""The protocol's four disjoint parts, and the members' division among the clients."""
+"""The four disjoint parts of the protocol, and the division of the members among the clients."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 #: shares of the training images, as whole numbers: members, non-members, auxiliary, test
 SHARES = (2, 1, 2, 0)
-#: where there is no official test set, a fifth is held out first: 4/5 of 2/5, 1/5, 2/5, and 1/5
+#: without an official test set, a fifth is held out first: 4/5 of 2/5, 1/5, 2/5, and 1/5
 SHARES_HELD_OUT = (8, 4, 8, 5)
-#: below this numpy's Dirichlet draws are no longer numbers
+#: below the lower bound numpy's Dirichlet draws are no longer finite
 ALPHA_BOUNDS = (1e-3, 1e6)
 
 
@@ -28,8 +28,8 @@ ALPHA_BOUNDS = (1e-3, 1e6)
 class Splits:
     """Indices into the pool, int64, each in an order drawn from the seed.
 
-    `members`, `non_members`, `auxiliary` and `test` are disjoint and cover the pool; `shards`, one a
-    client, are disjoint and cover the members.
+    `members`, `non_members`, `auxiliary` and `test` are disjoint and cover the pool. `shards`, one per client, are
+    disjoint and cover the members.
     """
 
     members: Tensor
@@ -47,16 +47,15 @@ def make_splits(
     partition: Literal["iid", "dirichlet"] = "iid",
     alpha: float = 0.5,
 ) -> Splits:
-    """Cut a pool into the four parts, stratified by class, and the members into shards.
+    """Split a pool into the four parts, stratified by class, and the members into shards.
 
-    The training images become members (40 %), non-members (20 %) and auxiliary (40 %). Where there is
-    no official test set, 20 % are held out as test first. Images of one group (patient) stay in one
-    part; the shares are then approximate. The four parts depend on the seed alone: the number of
-    clients and the partition change the shards only.
+    The training images become members (40 %), non-members (20 %) and auxiliary (40 %). Without an official test set, 20
+    % are held out as test first. Images of one group (patient) stay in one part; the shares are then approximate. The
+    four parts depend only on the seed: the number of clients and the partition change only the shards.
 
-    `partition="iid"` deals each class out evenly. `"dirichlet"` divides each class among the clients
+    `partition="iid"` divides each class evenly. `"dirichlet"` divides each class among the clients
     by proportions drawn from Dir(alpha) (as Yurochkin et al. 2019; Hsu et al. 2019 draw each client's
-    class proportions from the same law): the smaller `alpha`, the less alike the clients.
+    class proportions from the same distribution): the smaller `alpha`, the more the clients differ.
     """
     labels = pool.labels.numpy().astype(np.int64)
     train = np.flatnonzero(~pool.is_test.numpy())
@@ -85,13 +84,13 @@ def _stratify(labels: Ints, shares: tuple[int, ...], random: np.random.Generator
     shuffled = random.permutation(len(labels))
     by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
     assigned = np.zeros(len(labels), dtype=np.int64)
-    # dealt out class after class without starting anew, so that the rounding of small classes evens out
+    # assigned class after class without restarting the cycle, so that the rounding of small classes evens out
     assigned[by_class] = np.resize(_deal(shares), len(labels))
     return assigned
 
 
 def _deal(shares: tuple[int, ...]) -> list[int]:
-    """One period of the parts in turn, each as often as its share and as evenly spread as can be.
+    """One period of the parts in turn, each as often as its share and as evenly spread as possible.
 
     >>> _deal((2, 1, 2, 0))
     [0, 2, 1, 0, 2]
@@ -107,7 +106,7 @@ def _deal(shares: tuple[int, ...]) -> list[int]:
 def _stratify_groups(labels: Ints, groups: Ints, shares: tuple[int, ...], random: np.random.Generator) -> Ints:
     """The part (N,) of each image, the same for a whole group.
 
-    Greedy, the largest groups first: each goes where it lowers Σ (have - want)² / want most, summed
+    Greedy, the largest groups first: each group goes to the part where it reduces Σ (have - want)² / want most, summed
     over parts and classes.
     """
     _, group_of = np.unique(groups, return_inverse=True)
@@ -117,7 +116,7 @@ def _stratify_groups(labels: Ints, groups: Ints, shares: tuple[int, ...], random
     usable = np.flatnonzero(np.asarray(shares) > 0)
     if len(counts) < len(usable):
         raise UserError(
-            f"The images must be of at least {len(usable)} groups to keep these apart; given: {len(counts)}."
+            f"The images must come from at least {len(usable)} groups to keep these apart; given: {len(counts)}."
         )
     want = np.outer(np.asarray(shares)[usable] / sum(shares), counts.sum(0))
     have = np.zeros_like(want)
@@ -132,7 +131,7 @@ def _stratify_groups(labels: Ints, groups: Ints, shares: tuple[int, ...], random
 
 
 def _fill_empty(part_of: Ints, sizes: np.ndarray[Any, Any], parts: int) -> None:
-    """Give every part without a group the smallest group of the part that has most of them, in place."""
+    """Give every part without a group the smallest group of the part that has the most groups, in place."""
     for part in range(parts):
         if not np.any(part_of == part):
             richest = np.bincount(part_of, minlength=parts).argmax()
@@ -141,9 +140,9 @@ def _fill_empty(part_of: Ints, sizes: np.ndarray[Any, Any], parts: int) -> None:
 
 
 def _divide(members: Ints, labels: Ints, seed: int, clients: int, partition: str, alpha: float) -> list[Ints]:
-    """The clients' shards: disjoint, all members, at least one record each, each in random order."""
+    """The clients' shards: disjoint, covering all members, with at least one record each, each in random order."""
     if not 1 <= clients <= len(members):
-        raise UserError(f"The number of clients must be 1 to {len(members)}, a record for each; given: {clients}.")
+        raise UserError(f"The number of clients must be 1 to {len(members)}, one record for each; given: {clients}.")
     low, high = ALPHA_BOUNDS
     if partition not in ("iid", "dirichlet"):
         raise UserError(f"The partition must be 'iid' or 'dirichlet'; given: '{partition}'.")
@@ -158,18 +157,18 @@ def _divide(members: Ints, labels: Ints, seed: int, clients: int, partition: str
     if dirichlet:
         owner = _dirichlet_owners(labels[by_class], clients, alpha, random)
     else:
-        owner = np.arange(len(by_class)) % clients  # dealt out one by one: sizes and classes differ by one at most
+        owner = np.arange(len(by_class)) % clients  # one by one: sizes and classes differ by at most one
     return [random.permutation(by_class[owner == client]) for client in range(clients)]
 
 
 def _dirichlet_owners(labels: Ints, clients: int, alpha: float, random: np.random.Generator) -> Ints:
-    """The client (N,) of each record, given labels that are sorted and in random order within a class."""
+    """The client (N,) of each record, for labels that are sorted and in random order within a class."""
     owner = np.zeros(len(labels), dtype=np.int64)
     for label in np.unique(labels):
         mine = np.flatnonzero(labels == label)
         ends = np.cumsum(random.dirichlet(np.full(clients, alpha)))[:-1]
         owner[mine] = np.searchsorted(ends * len(mine), np.arange(len(mine)) + 0.5, side="right")
-    for client in range(clients):  # a client without records could not take part: the largest gives one away
+    for client in range(clients):  # a client without records could not take part: the largest one gives it a record
         if not np.any(owner == client):
             largest = np.bincount(owner, minlength=clients).argmax()
             owner[random.choice(np.flatnonzero(owner == largest))] = client

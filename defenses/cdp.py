@@ -13,7 +13,8 @@ from leakboard.federation.settings import Public
 
 
 class Cdp(Clipped):
-    """DP-SGD with a trusted server: clipped gradients in plain, Gaussian noise on their mean.
+    """DP-SGD with a trusted server: clients send clipped gradients in plain, the server adds Gaussian noise to the
+    mean.
 
     sigma = S / (K mu(epsilon, delta)) on every coordinate of the mean over K clients.
     """
@@ -35,7 +36,7 @@ class Cdp(Clipped):
         self.step(me, added_in_place_of(average, noise), {})
 
     def claims(self, public: Public) -> dict[str, Any]:
-        """The claimed and the composed epsilon of the published models; the server's view has no protection."""
+        """The claimed and the composed epsilon of the published models; the server's view is not protected."""
         batch = public.training.batch_size
         found = self.base_claims(public, self.size(batch) / self.sigma(public, batch) if self.noise else math.inf)
         if self.noise:

@@ -1,4 +1,4 @@
-"""Clipping alone: what the noisy defenses cost and hide before any noise is added."""
+"""Clipping only: what the noisy defenses cost and hide before any noise is added."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from leakboard.defenses.building_blocks.clipped import PerExampleClipping
 
 
 class Clip(PerExampleClipping):
-    """FedSGD with per-example clipping and no noise: the row that tells the cost of clipping from that of noise.
+    """FedSGD with per-example clipping and no noise: the row that separates the cost of clipping from that of noise.
 
-    Each client sends g = 1/|D| sum_b min(1, B / ||g_b||) g_b. Where every example is clipped, a bound of c is the same
-    as a learning rate that is c times larger.
+    Each client sends g = 1/|D| sum_b min(1, B / ||g_b||) g_b. If every example is clipped, a bound that is c times
+    larger has the same effect as a learning rate that is c times larger.
     """
 
     name: ClassVar[str] = "clip"

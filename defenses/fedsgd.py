@@ -8,7 +8,7 @@ from leakboard.defenses.base import Defense
 
 
 class FedSGD(Defense):
-    """No defense: every gradient and the model travel in plain, one gradient per client and round.
+    """No defense: every gradient and the model are sent in plain, one gradient per client and round.
 
     The paper that LeakBoard starts from calls this FedAvg. Federated averaging proper takes several local steps, so
     `fedavg` is an alias only until local steps give that name its meaning.

@@ -1,4 +1,4 @@
-"""Gradient pruning: the usual heuristic."""
+"""Gradient pruning, a common heuristic."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from leakboard.federation.settings import Public
 class GradPrune(Defense):
     """Every client sends only the largest values of its gradient and sets the rest to zero.
 
-    Layer by layer the share `ratio` of smallest magnitude becomes zero. A heuristic: it promises nothing, and an
-    attacker sees which values are zero.
+    In each layer the share `ratio` of values with the smallest magnitude becomes zero. This is a heuristic: it promises
+    nothing, and an attacker sees which values are zero.
     """
 
     name: ClassVar[str] = "grad-prune"
@@ -32,7 +32,7 @@ class GradPrune(Defense):
         return {name: pruned(value, self.ratio) for name, value in gradient.items()}
 
     def mimic(self, observed: Gradient, public: Public) -> Transform | None:
-        """What was set to zero is zero in a candidate's gradient too; only a single client's zeros tell."""
+        """Set the same values of a candidate's gradient to zero; only the zeros of a single client are visible."""
         if observed.clients != 1:
             return None
         kept = {name: value != 0 for name, value in observed.values.items()}
@@ -40,7 +40,7 @@ class GradPrune(Defense):
 
 
 def pruned(value: torch.Tensor, ratio: float) -> torch.Tensor:
-    """The tensor with its floor(ratio n) values of least magnitude set to zero.
+    """The tensor with its floor(ratio n) values of smallest magnitude set to zero.
 
     >>> pruned(torch.tensor([0.1, -3.0, 2.0, 0.0]), 0.5)
     tensor([ 0., -3.,  2.,  0.])

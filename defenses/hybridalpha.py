@@ -37,25 +37,25 @@ Pairs = list[tuple[int, int]]
 
 @lru_cache(maxsize=2)
 def decryptor_of(bound: int) -> Decryptor:
-    """The tables for sums up to the bound; public, so a process keeps them."""
+    """The tables for sums up to the bound; they are public, so a process may cache them."""
     return Decryptor(bound, MODP_2048)
 
 
 class HybridAlpha(Encrypted, NoisyShare):
     """HybridAlpha (our reconstruction): noise as in tp-smc, under functional encryption with a key authority.
 
-    Clients encrypt 16-bit codes by multi-input functional encryption for inner products (2048-bit group); the
-    authority gives the server a key for the plain sum, if at least t clients are in it; the server finds
-    the sums by discrete logarithms. The model travels in plain. `keys: shared`, the scheme as specified, reuses a
-    client's slot key for all coordinates and rounds, so one key opens every mixture of ciphertexts (mix-and-match);
-    `keys: per-slot` has a pad of its own for each coordinate and round.
+    Clients encrypt 16-bit codes by multi-input functional encryption for inner products (2048-bit group). The authority
+    gives the server a key for the plain sum if at least t clients are in it. The server finds the sums by discrete
+    logarithms. The model is sent in plain. `keys: shared`, the scheme as specified, reuses a client's slot key for all
+    coordinates and rounds, so one key decrypts every mixture of ciphertexts (mix-and-match). `keys: per-slot` has a
+    separate pad for each coordinate and round.
     """
 
     name: ClassVar[str] = "hybridalpha"
     citation: ClassVar[str] = (
         "Xu et al., HybridAlpha, AISec 2019; Abdalla et al., CRYPTO 2018, ePrint 2017/972 (our reconstruction)"
     )
-    claim: ClassVar[str] = "The server learns the noisy sum alone; the authority refuses keys for too few clients."
+    claim: ClassVar[str] = "The server learns only the noisy sum; the authority refuses keys for too few clients."
     code_bits: ClassVar[int] = 16
 
     keys: Literal["per-slot", "shared"] = Field(
@@ -67,7 +67,7 @@ class HybridAlpha(Encrypted, NoisyShare):
         return where(context) if self.keys == "per-slot" else None
 
     def bound(self, clients: int) -> int:
-        """The largest sum of signed codes of so many clients."""
+        """The largest sum of signed codes of this many clients."""
         return clients * ((1 << (self.code_bits - 1)) - 1)
 
     # --- steps ---------------------------------------------------------------------------------
@@ -77,7 +77,7 @@ class HybridAlpha(Encrypted, NoisyShare):
         return (AUTHORITY,)
 
     def setup(self) -> Sequence[Step]:
-        """The initial model, then every client's key."""
+        """The initial model, then the key of each client."""
         return (
             *super().setup(),
             Step("deal", AUTHORITY, self.deal),
@@ -86,7 +86,7 @@ class HybridAlpha(Encrypted, NoisyShare):
         )
 
     def protocol(self) -> Sequence[Step]:
-        """Distribute, encrypt, ask for a functional key, get it, decrypt."""
+        """Distribute, encrypt, request a functional key, receive it, decrypt."""
         distribute, update, aggregate = super().protocol()
         return (
             distribute,
@@ -97,7 +97,7 @@ class HybridAlpha(Encrypted, NoisyShare):
         )
 
     def deal(self, me: Party) -> None:
-        """Authority, once: a key for every client; it keeps them all."""
+        """Authority, once: make a key for every client and keep all of them."""
         master: Payload = {}
         if self.crypto == "sampled":
             me.keys["sealing_master"] = me.stream("sealing").bytes(32)
@@ -117,7 +117,7 @@ class HybridAlpha(Encrypted, NoisyShare):
         me.state.update(me.expect("encryption_key", AUTHORITY))
 
     def prepare(self, me: Party) -> None:
-        """Server, once: build its tables, before anything is timed."""
+        """Server, once: build its tables before anything is timed."""
         if self.encrypts:
             with me.phase("Key_Gen"):
                 decryptor_of(self.bound(me.public.training.per_round))
@@ -141,7 +141,7 @@ class HybridAlpha(Encrypted, NoisyShare):
             me.send(SERVER, "update", body, size=2 * ELEMENT * len(codes))
 
     def _encrypted(self, me: Party, codes: Integers) -> bytes:
-        """Pairs (t, c) of all codes, one behind the other; a code enters the exponent with its sign."""
+        """Pairs (t, c) of all codes, concatenated; a code enters the exponent with its sign."""
         key = SlotKey(**me.state["slot_key"])
         values = [int(code) - self._zero for code in codes]
         found = SlotEncryptor(key).encrypt(values, pads(key, self.label(me.context), len(codes)), me.stream("enc"))
@@ -153,7 +153,7 @@ class HybridAlpha(Encrypted, NoisyShare):
         return (1 << (self.code_bits - 1)) - 1
 
     def request(self, me: Party) -> None:
-        """Server: ask the authority for the key of the plain sum over those who sent something."""
+        """Server: ask the authority for the key of the plain sum over the clients that sent an update."""
         me.state.pop("aggregate", None)
         me.state["received"] = me.received("update")
         if me.state["received"]:
@@ -188,7 +188,7 @@ class HybridAlpha(Encrypted, NoisyShare):
         me.send(SERVER, "functional_key", body, size=wire)
 
     def allowed(self, public: Public, weights: Mapping[str, int]) -> bool:
-        """The authority's inference prevention: known clients, equal weights of 1, enough of them."""
+        """The authority's inference prevention: known clients, equal weights of 1, and enough of them."""
         known = all(name in public.clients for name in weights)
         return known and set(weights.values()) == {1} and self.enough(public, len(weights))
 
@@ -216,11 +216,11 @@ class HybridAlpha(Encrypted, NoisyShare):
                 with me.sample("Grad_Dec", part):
                     real = self.decrypted(me.public, key["sample"], {n: b["sample"] for n, b in updates.items()})
                 if not np.array_equal(real, totals[:part]):
-                    raise ProtocolError("the sample decrypts to another sum than the stand-in cipher")
+                    raise ProtocolError("the sample decrypts to a different sum than the stand-in cipher")
         self.conclude(me, totals, len(updates))
 
     def decrypted(self, public: Public, key: Payload, blobs: Mapping[str, bytes]) -> Integers:
-        """Server: sums of codes from ciphertexts by client and a functional key; it opens any mixture that fits."""
+        """Server: sums of codes from ciphertexts by client and a functional key; it decrypts any mixture that fits."""
         pairs = {public.clients.index(name): _pairs(blob) for name, blob in blobs.items()}
         count = len(next(iter(pairs.values())))
         z = from_blob(key["z"], SUM)
@@ -250,7 +250,7 @@ class HybridAlpha(Encrypted, NoisyShare):
         return found
 
     def own_codes(self, observation: Observation, public: Public) -> dict[str, Integers]:
-        """What a client encrypted itself: its own key opens it."""
+        """The codes that a client encrypted itself, decrypted with its own key."""
         if self.crypto == "sampled":
             return self.unsealed(observation, public, self.label(observation.context))
         keys = {n: SlotKey(**s["slot_key"]) for n, s in observation.states.items() if "slot_key" in s}
@@ -269,7 +269,7 @@ class HybridAlpha(Encrypted, NoisyShare):
         return found
 
     def claims(self, public: Public) -> dict[str, Any]:
-        """What the noise gives, and the sizes of the cryptography."""
+        """What the noise guarantees, and the sizes of the cryptography."""
         found = super().claims(public)
         if self.keys == "shared" and "epsilon_round_by_threat" in found:
             for by_threat in (found["epsilon_round_by_threat"], found["epsilon_total_by_threat"]):
@@ -280,6 +280,6 @@ class HybridAlpha(Encrypted, NoisyShare):
 
 
 def _pairs(blob: bytes) -> Pairs:
-    """(t, c) of every value."""
+    """The pair (t, c) of every value."""
     elements = from_blob(blob, ELEMENT)
     return list(zip(elements[::2], elements[1::2], strict=True))

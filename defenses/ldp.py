@@ -1,4 +1,4 @@
-"""Local differential privacy: every client noises its own update."""
+"""Local differential privacy: each client adds noise to its own update."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from leakboard.federation.transcript import Observation
 
 
 class Ldp(Clipped):
-    """DP-SGD at each client: per-example clipping, then Gaussian noise of its own on the mean gradient.
+    """DP-SGD at each client: per-example clipping, then independent Gaussian noise on the mean gradient.
 
-    sigma = S / mu(epsilon, delta) on every coordinate (analytic Gaussian mechanism), S = 2B / batch for one replaced
-    record. The mean over K clients carries variance sigma^2 / K.
+    sigma = S / mu(epsilon, delta) on every coordinate (analytic Gaussian mechanism), with S = 2B / batch for one
+    replaced record. The mean over K clients carries variance sigma^2 / K.
     """
 
     name: ClassVar[str] = "ldp"
@@ -35,7 +35,7 @@ class Ldp(Clipped):
         me.send(SERVER, "update", {"gradient": noisy, "buffers": {}})
 
     def noise_scale(self, observation: Observation, public: Public) -> Mapping[str, Noise]:
-        """The same deviation everywhere."""
+        """The same deviation for every value."""
         sigma = self.sigma(public, observation.context.batch_size)
         gradients = self.read(observation, public).gradients
         return {n: even_noise(g.values, sigma) for n, g in gradients.items()} if self.noise else {}

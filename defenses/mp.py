@@ -1,4 +1,4 @@
-"""Model perturbation alone."""
+"""Model perturbation only."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from leakboard.defenses.building_blocks.model_perturbation import ModelPerturbat
 
 
 class Mp(ModelPerturbation):
-    """Model perturbation: clients train on a perturbed model, the server recovers every exact gradient.
+    """Model perturbation: clients train on a perturbed model, and the server recovers every exact gradient.
 
-    The original scheme, without transitional layers: R_ij = r_i / r_j with r ~ U(0, 1] (the official
-    code), r^a ~ U(0, 1]; gamma ~ U(0, 1], scaled so that float32 clients stay exact. Fresh noise a round,
-    common to its clients. Protects the model from clients and nothing from the server.
+    This is the original scheme, without transitional layers: R_ij = r_i / r_j with r ~ U(0, 1] (the official code),
+    r^a ~ U(0, 1], and gamma ~ U(0, 1], scaled so that float32 clients stay exact. Each round has fresh noise, which all
+    of its clients share. It protects the model from clients, and nothing from the server.
     """
 
     name: ClassVar[str] = "mp"

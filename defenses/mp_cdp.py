@@ -17,7 +17,7 @@ class MpCdp(Budget, ModelPerturbation):
     """MP-CDP: model perturbation with exact recovery, then the server adds Gaussian noise to the aggregate.
 
     sigma = (S / K) / mu(epsilon, delta), the analytic Gaussian mechanism (Balle and Wang 2018). Mode `paper`:
-    (S / K) sqrt(2 ln(1.25 / delta)) / epsilon (Dwork and Roth 2014), which is proved for epsilon <= 1 only.
+    (S / K) sqrt(2 ln(1.25 / delta)) / epsilon (Dwork and Roth 2014), which is proved only for epsilon <= 1.
     The server is trusted: it sees every client's exact gradient.
     """
 
@@ -29,7 +29,7 @@ class MpCdp(Budget, ModelPerturbation):
     mode: Mode = MODE
 
     def finish(self, me: Party, recovered: Parameters, clients: int) -> Parameters:
-        """Server: central noise on the recovered mean over the clients that really sent something."""
+        """Server: add central noise to the recovered mean over the clients that sent an update."""
         with me.phase("DP"):
             sigma = self.central_sigma(me.public, clients, me.context.batch_size)
             return added(recovered, sigma * me.stream("central").normal(sum(v.numel() for v in recovered.values())))
@@ -41,7 +41,7 @@ class MpCdp(Budget, ModelPerturbation):
         return self.size(batch) / clients / self.round_mu(public)
 
     def claims(self, public: Public) -> dict[str, Any]:
-        """The claimed and the composed epsilon of the published model; the server's view has no protection."""
+        """The claimed and the composed epsilon of the published model; the server's view is not protected."""
         clients, batch = public.training.per_round, public.training.batch_size
         sigma = self.central_sigma(public, clients, batch)
         reason = "holds for the published models only if the server is trusted; it sees every exact gradient"

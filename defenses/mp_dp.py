@@ -31,7 +31,7 @@ NOT_PRIVATE = (
     "Psi and Phi are sent without noise; given R, which the server drew, the noise is uniform and not Gaussian"
 )
 
-#: what the record says of a random n-out graph, by mode
+#: the text in the record about a random n-out graph, by mode
 GRAPH_FLAGS = {
     "paper": "n-out; the paper's theorem divides by zero there, its complete-graph formula is used with K",
     "corrected": "n-out; sigma follows from the exact theta of each round's graph, the claims from one such graph",
@@ -39,12 +39,12 @@ GRAPH_FLAGS = {
 
 
 class MpDp(Budget, ModelPerturbation):
-    """The paper's scheme: perturbed model, own noise and pairwise noise that cancels in the aggregate.
+    """The paper's scheme: a perturbed model, own noise, and pairwise noise that cancels in the aggregate.
 
     MP_Server with transitional layers (r, s from DN*), LMT with Psi and Phi, DDP_Client: each client adds
     eta ~ DN(sigma_eta, 1) and, for every neighbour v, +-Delta_kv ~ DN(sigma_Delta, 1) from a ChaCha20
     stream under an X25519 key, to its perturbed gradient; MU_Server. So R * eta is marginally N(0, sigma_eta^2),
-    and the mean over K clients carries variance sigma_eta^2 / K. Clipping is by the oracle (docs/decisions.md, 9.2).
+    and the mean over K clients carries variance sigma_eta^2 / K. The oracle clips (docs/decisions.md, 9.2).
     Not differentially private in either mode: see `claims`.
     """
 
@@ -53,18 +53,18 @@ class MpDp(Budget, ModelPerturbation):
         "Yang et al., Efficiently Achieving Secure Model Training and Secure Aggregation (...) in Federated Learning"
     )
     claim: ClassVar[str] = (
-        "The server gets local gradients under (epsilon, delta)-DP only, clients learn nothing of the model."
+        "The server gets local gradients only under (epsilon, delta)-DP, and clients learn nothing about the model."
     )
 
     mode: Mode = MODE
-    neighbours: int | None = Field(None, ge=1, description="n of the random n-out graph; none: the complete graph")
+    neighbours: int | None = Field(None, ge=1, description="n of the random n-out graph; null: the complete graph")
     kappa: float = Field(10.0, gt=0, description="sigma_Delta^2 / sigma_eta^2, which the paper does not give")
     noise: bool = Field(True, description="switch all noise off (for exactness tests)")
 
     # --- keys and neighbours ----------------------------------------------------------------
 
     def setup(self) -> Sequence[Step]:
-        """The initial model; then X25519 keys, passed on by the server."""
+        """The initial model, then X25519 keys, which the server relays."""
         return (
             *super().setup(),
             Step("advertise", "client", self.advertise),
@@ -73,24 +73,24 @@ class MpDp(Budget, ModelPerturbation):
         )
 
     def protocol(self) -> Sequence[Step]:
-        """Choose neighbours (where the graph is random), distribute, update, aggregate."""
+        """Choose neighbours (if the graph is random), distribute, update, aggregate."""
         rest = super().protocol()
         return (Step("choose", "client", self.choose), *rest) if self.neighbours else rest
 
     def advertise(self, me: Party) -> None:
-        """Client, once: make a key pair, send the public half."""
+        """Client, once: make a key pair and send the public key."""
         with me.phase("Key_Gen"):
             private = X25519PrivateKey.from_private_bytes(me.stream("x25519").bytes(32))
             me.state["private_key"] = private.private_bytes_raw()
         me.send(SERVER, "public_key", {"key": private.public_key().public_bytes_raw()})
 
     def relay(self, me: Party) -> None:
-        """Server, once: pass all public keys on."""
+        """Server, once: relay all public keys."""
         keys = {sender: body["key"] for sender, body in me.received("public_key").items()}
         me.broadcast(me.participants, "public_keys", {"keys": keys})
 
     def meet(self, me: Party) -> None:
-        """Client, once: keep the others' public keys."""
+        """Client, once: store the others' public keys."""
         me.state["public_keys"] = me.expect("public_keys")["keys"]
 
     def choose(self, me: Party) -> None:
@@ -108,7 +108,7 @@ class MpDp(Budget, ModelPerturbation):
         everyone = [_index(name) for name in me.participants]
         if not self.neighbours:
             return complete_edges(everyone)
-        if "chosen" not in me.state:  # an outsider's simulation, where nobody chose: a graph of its own, same law
+        if "chosen" not in me.state:  # an outsider's simulation has no choices: draw a graph from the same distribution
             count = min(self.neighbours, len(everyone) - 1)
             stream = me.stream("everyone's neighbours")
             return union_edges({own: choose_neighbours(stream, own, everyone, count) for own in everyone})
@@ -149,22 +149,22 @@ class MpDp(Budget, ModelPerturbation):
         return total
 
     def pair_stream(self, me: Party, other: int) -> Stream:
-        """The stream that this client shares with another one, in this context alone."""
-        if "private_key" not in me.state:  # an outsider's simulation: no shared key, so a draw of its own, same law
+        """The stream that this client shares with another one, for this context only."""
+        if "private_key" not in me.state:  # an outsider's simulation has no shared key: draw from the same distribution
             return me.stream(f"pairwise with {other}")
         return shared_stream(me.state, me.index, other, me.context)
 
     # --- reading ----------------------------------------------------------------------------
 
     def read(self, observation: Observation, public: Public) -> Reading:
-        """The server's recovered gradients, less the noise that clients who collude with it share with the senders."""
+        """The server's recovered gradients, without the noise that colluding clients share with the senders."""
         if not self.noise or SERVER not in observation.states or observation.context.kind not in ("train", "probe"):
             return super().read(observation, public)
         messages = tuple(self._without_shared_noise(message, observation, public) for message in observation.messages)
         return super().read(replace(observation, messages=messages), public)
 
     def _without_shared_noise(self, message: Message, observation: Observation, public: Public) -> Message:
-        """An update less the pairwise noise that a colluding neighbour of its sender knows."""
+        """An update without the pairwise noise that a colluding neighbour of its sender knows."""
         colluders = {_index(name): state for name, state in observation.states.items() if "private_key" in state}
         if message.kind != "update" or not colluders:
             return message
@@ -189,10 +189,10 @@ class MpDp(Budget, ModelPerturbation):
         return union_edges(choices)
 
     def noise_scale(self, observation: Observation, public: Public) -> Mapping[str, Noise]:
-        """R times the sum of uniforms that is left: eta, and Delta for every neighbour that does not collude.
+        """R times the remaining sum of uniforms: eta, and Delta for every neighbour that does not collude.
 
-        Variance 2/3 (sigma_eta^2 + n sigma_Delta^2) R^2 with n such neighbours; uniform where n is 0. A server alone
-        does not see a random graph: it takes the mean degree of one.
+        The variance is 2/3 (sigma_eta^2 + n sigma_Delta^2) R^2 with n such neighbours; the noise is uniform if n is 0.
+        A server without colluders does not see a random graph and takes its mean degree.
         """
         if not self.noise or "secret" not in observation.states.get(SERVER, {}):
             return {}
@@ -225,9 +225,10 @@ class MpDp(Budget, ModelPerturbation):
         return JointNoise(laws, torch.from_numpy(correlation))
 
     def _unknown_noise(self, observation: Observation, public: Public) -> tuple[Sigmas, Matrix]:
-        """The sigmas, and how many Delta_kv are left in k's message as `read` gives it: (K, K), row k, column v.
+        """The sigmas, and how many Delta_kv remain in k's message after `read`: (K, K), row k, column v.
 
-        A colluder v takes its Delta_kv off. A server alone does not see a random graph: each edge by its chance.
+        A colluder v subtracts its Delta_kv. A server without colluders does not see a random graph: each edge counts
+        with its probability.
         """
         context, count = observation.context, len(observation.context.participants)
         colluders = {_index(name) for name, state in observation.states.items() if "private_key" in state}
@@ -246,7 +247,7 @@ class MpDp(Budget, ModelPerturbation):
     # --- claims -----------------------------------------------------------------------------
 
     def deviate(self) -> Self:
-        """A server that draws a small R for one layer: the noise on it shrinks alike (`skewed`)."""
+        """A server that draws a small R for one layer, which shrinks the noise on that layer (`skewed`)."""
         return self.skewed_server()
 
     def claims(self, public: Public) -> dict[str, Any]:
@@ -270,7 +271,7 @@ class MpDp(Budget, ModelPerturbation):
         return found
 
     def _typical_edges(self, clients: int) -> list[Edge]:
-        """The graph that the claims are computed on: complete, or one n-out graph from a fixed seed."""
+        """The graph on which the claims are computed: complete, or one n-out graph from a fixed seed."""
         everyone = range(clients)
         if not self.neighbours or self.neighbours >= clients - 1:
             return complete_edges(everyone)
@@ -279,7 +280,7 @@ class MpDp(Budget, ModelPerturbation):
 
 
 def shared_stream(state: Payload, own: int, other: int, context: RoundContext) -> Stream:
-    """The stream of a pair of clients, from one's private and the other's public key, bound to the context."""
+    """The stream of a pair of clients, from one's private key and the other's public key, bound to the context."""
     private = X25519PrivateKey.from_private_bytes(state["private_key"])
     public = X25519PublicKey.from_public_bytes(state["public_keys"][client_name(other)])
     pair = (min(own, other), max(own, other))

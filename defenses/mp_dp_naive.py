@@ -18,13 +18,13 @@ from leakboard.federation.transcript import Observation
 class MpDpNaive(LocalBudget, ModelPerturbation):
     """MP-DP-Naive: original model perturbation (no transitional layers), Gaussian noise on the perturbed gradient.
 
-    What the server recovers carries R * eta with R = r_i / r_j: heavy-tailed, since r ~ U(0, 1] has
-    E[1/r^2] of about 1e5 (with the official floor of 1e-5). That is its point in the paper.
+    What the server recovers carries R * eta with R = r_i / r_j. This is heavy-tailed, because r ~ U(0, 1] has
+    E[1/r^2] of about 1e5 (with the official floor of 1e-5). The paper includes it to show that.
     """
 
     name: ClassVar[str] = "mp-dp-naive"
     citation: ClassVar[str] = "Yang et al., Secure Model Training and Secure Aggregation (...), ablation MP-DP-Naive"
-    claim: ClassVar[str] = "None: the paper shows it as what does not work."
+    claim: ClassVar[str] = "None: the paper shows that it does not work."
     transitional: ClassVar[bool] = False
 
     def protect(self, me: Party, gradient: Parameters) -> Parameters:
@@ -34,16 +34,16 @@ class MpDpNaive(LocalBudget, ModelPerturbation):
             return added(gradient, sigma * me.stream("eta").normal(sum(v.numel() for v in gradient.values())))
 
     def noise_scale(self, observation: Observation, public: Public) -> Mapping[str, Noise]:
-        """R times a normal of deviation sigma."""
+        """R times a normal variable of deviation sigma."""
         sigma = self.unit_sigma(public) * self.size(observation.context.batch_size)
         return self.local_noise(observation, public, sigma)
 
     def deviate(self) -> Self:
-        """A server that draws a small R for one layer: the noise on it shrinks alike (`skewed`)."""
+        """A server that draws a small R for one layer, which shrinks the noise on that layer (`skewed`)."""
         return self.skewed_server()
 
     def claims(self, public: Public) -> dict[str, Any]:
-        """The budget that the noise would have on an unperturbed gradient, and why it does not hold."""
+        """The budget that the noise would give an unperturbed gradient, and why it does not hold."""
         unit = self.unit_sigma(public)
         sigma = unit * self.size(public.training.batch_size)
         reason = "Psi and Phi are sent without noise; the noise is divided by the server's own factors"

@@ -1,4 +1,4 @@
-"""Ours: what the paper's scheme would need to keep its promise to clients."""
+"""LeakBoard's own variant: what the paper's scheme would need to keep its promise to clients."""
 
 from __future__ import annotations
 
@@ -29,52 +29,52 @@ from leakboard.federation.transcript import Observation
 
 
 class MpDpPlus(SecureSum, Budget, PerturbedParts):
-    """mp-dp hardened: gradient, Psi and Phi are all clipped, noised and masked; the server sees their sums alone.
+    """mp-dp hardened: gradient, Psi and Phi are all clipped, noised and masked; the server sees only their sums.
 
-    Clients weigh example b by c_b = min(1, B / ||g_b||, B_psi / ||Psi_b||, B_phi / ||Phi_b||), all of which they can
-    compute themselves, so the sensitivities are S_i = 2 B_i / batch. Gaussian noise sigma_i on part i with
-    sum_i S_i^2 / sigma_i^2 = mu(epsilon, delta)^2 makes a round (epsilon, delta)-DP, whatever R is, and
+    Clients weigh example b by c_b = min(1, B / ||g_b||, B_psi / ||Psi_b||, B_phi / ||Phi_b||). They can compute all of
+    these themselves, so the sensitivities are S_i = 2 B_i / batch. Gaussian noise sigma_i on part i with
+    sum_i S_i^2 / sigma_i^2 = mu(epsilon, delta)^2 makes a round (epsilon, delta)-DP for any R, and
 
         sigma_i^2 = (S_i / w_i) sum_j w_j S_j / mu^2,   w = (1, gamma, v)
 
-    makes the variance of the recovered gradient least. Each client adds its share of it, as in tp-smc. Secure
+    minimises the variance of the recovered gradient. Each client adds its share of the noise, as in tp-smc. Secure
     aggregation hides the single messages; all R are within [1/2, 2].
 
-    What it does not give: the model's function is not hidden from clients. They estimate r from their own labelled
-    data and strip it, and positive rescaling changes no ReLU network's function (docs/decisions.md, 8.11).
+    Limitation: the model's function is not hidden from clients. They estimate r from their own labelled data and remove
+    it, and positive rescaling does not change the function of a ReLU network (docs/decisions.md, 8.11).
     """
 
     name: ClassVar[str] = "mp-dp+"
     citation: ClassVar[str] = "LeakBoard: a hardened variant of Yang et al. (docs/decisions.md, 8.11 and 9.8)"
     claim: ClassVar[str] = (
-        "The server learns (epsilon, delta)-DP sums alone; clients see a perturbed model, which hides no function."
+        "The server learns only (epsilon, delta)-DP sums; clients see a perturbed model, which hides no function."
     )
     transitional: ClassVar[bool] = False
     spread: ClassVar[float] = 2.0
 
-    # wide bounds cost little where gamma is small: at these values 1.1 times the noise of the gradient alone. Against
-    # cdp there are also sqrt(K / (t - 1)), 1.6 for K = 5, and R, 1.1 on average: 1.9 in all
+    # wide bounds cost little if gamma is small: at these values the noise is 1.1 times that of the gradient alone.
+    # Relative to cdp there are also the factors sqrt(K / (t - 1)), 1.6 for K = 5, and R, 1.1 on average: 1.9 in total
     clip_psi: float = Field(500.0, gt=0, description="L2 bound of an example's Psi")
     clip_phi: float = Field(1e5, gt=0, description="L2 bound of an example's Phi")
     gamma: float = Field(3e-4, gt=0, le=1, description="largest gamma: the smaller, the less noise and hiding")
     noise: bool = Field(True, description="switch all noise off (for exactness tests)")
 
     def check(self, public: Public) -> None:
-        """Noise needs a bound, and the noise on Psi is that of V2, where the client contracts it."""
+        """Noise needs a bound. The noise on Psi is that of V2, in which the client contracts it."""
         if self.noise and self.clip is None:
-            raise UserError("The defense 'mp-dp+' needs clip where its noise is on: S has no bound; given: clip null.")
+            raise UserError("The defense 'mp-dp+' needs clip if its noise is on: S has no bound; given: clip null.")
         if self.variant != "V2":
-            raise UserError(f"The defense 'mp-dp+' has variant V2 alone; given: {self.variant}.")
+            raise UserError(f"The defense 'mp-dp+' supports only variant V2; given: {self.variant}.")
         super().check(public)
 
     # --- clipping --------------------------------------------------------------------------------
 
     def _first_scale(self, expanded: Expanded) -> float:
-        """gamma's scale is the parameter."""
+        """The scale of gamma is a parameter."""
         return self.gamma
 
     def _clip_factors(self, me: Party) -> Tensor | None:
-        """c_b from the norms of what the client itself would send for each example; no oracle."""
+        """c_b from the norms of what the client itself would send for each example; no oracle is needed."""
         if self.clip is None or me.batch is None:
             return None
         with me.phase("Train"):
@@ -91,7 +91,7 @@ class MpDpPlus(SecureSum, Budget, PerturbedParts):
         return factors
 
     def record_factors(self, observation: Observation, public: Public, batch: LabelledImages) -> Tensor | None:
-        """c_b as a client finds it on the model that the server sent."""
+        """c_b as a client computes it on the model that the server sent."""
         if self.clip is None:
             return None
         task, sent = task_of(public), next(m.payload for m in observation.messages if m.kind == "model")
@@ -104,7 +104,7 @@ class MpDpPlus(SecureSum, Budget, PerturbedParts):
         return (self.clip if self.clip is not None else math.inf, self.clip_psi, self.clip_phi)
 
     def part_bounds(self) -> tuple[float, float, float]:
-        """B, B_psi, B_phi where clipping is on."""
+        """B, B_psi, B_phi if clipping is on."""
         return super().part_bounds() if self.clip is None else self.bounds()
 
     # --- noise -------------------------------------------------------------------------------------
@@ -120,12 +120,12 @@ class MpDpPlus(SecureSum, Budget, PerturbedParts):
         return {p: math.sqrt(s / w * total) / mu for p, s, w in zip(PARTS, sizes, weights, strict=True)}
 
     def share_sigmas(self, public: Public, batch: int) -> dict[str, float]:
-        """One client's part of it: over sqrt(t - 1)."""
+        """One client's share of the noise: divided by sqrt(t - 1)."""
         root = math.sqrt(self.least_honest(public) - 1)
         return {part: sigma / root for part, sigma in self.sigmas(public, batch).items()}
 
     def noised(self, me: Party, part: str, values: Floats) -> Floats:
-        """Client: Gaussian noise on every value."""
+        """Client: add Gaussian noise to every value."""
         with me.phase("DP"):
             sigma = self.share_sigmas(me.public, me.context.batch_size)[part]
             return values + sigma * me.stream(f"gaussian {part}").normal(len(values))
@@ -137,11 +137,11 @@ class MpDpPlus(SecureSum, Budget, PerturbedParts):
         return {p: FixedPoint(44, bound + 6 * sigmas[p]) for p, bound in zip(PARTS, bounds, strict=True)}
 
     def clean_parts(self, observation: Observation, public: Public) -> dict[str, CleanParts]:
-        """None, whoever colludes: noise is on Psi and Phi as well."""
+        """Always empty, even with colluders: there is noise on Psi and Phi as well."""
         return {} if self.noise else super().clean_parts(observation, public)
 
     def noise_scale(self, observation: Observation, public: Public) -> Mapping[str, Noise]:
-        """R times the noise of gradient, gamma Psi and v Phi together; the mean over clients carries their mean."""
+        """R times the noise of gradient, gamma Psi and v Phi together; averaged over clients in their mean."""
         gradients = self.read(observation, public).gradients if self.noise else {}
         found = {}
         for name, gradient in gradients.items():

@@ -1,4 +1,4 @@
-"""The paper's scheme without its pairwise noise: what DDP_Client brings."""
+"""The paper's scheme without its pairwise noise, to show what DDP_Client contributes."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from leakboard.federation.transcript import Observation
 
 
 class MpLdp(LocalBudget, ModelPerturbation):
-    """mp-dp without pairwise noise: every client adds all the noise that its gradient needs by itself.
+    """mp-dp without pairwise noise: each client adds all the noise that its own gradient needs.
 
-    eta ~ DN(sigma, 1) with sigma = S / mu(epsilon), in mode `paper` S / sqrt(theta(epsilon)): about sqrt(K) times what
-    the aggregate of mp-dp carries for the same epsilon. Ours, to show what the pairwise noise is worth.
+    eta ~ DN(sigma, 1) with sigma = S / mu(epsilon), in mode `paper` S / sqrt(theta(epsilon)): about sqrt(K) times the
+    noise in the aggregate of mp-dp for the same epsilon. LeakBoard's own ablation, to measure the value of pairwise
+    noise.
     """
 
     name: ClassVar[str] = "mp-ldp"
     citation: ClassVar[str] = "Definition: mp-dp with neighbours removed (ablation of Yang et al.)"
-    claim: ClassVar[str] = "As mp-dp, with local noise alone."
+    claim: ClassVar[str] = "As mp-dp, with local noise only."
 
     def protect(self, me: Party, gradient: Parameters) -> Parameters:
         """Client: add DN(sigma, 1) to every value of the perturbed gradient."""
@@ -36,12 +37,12 @@ class MpLdp(LocalBudget, ModelPerturbation):
             return added(gradient, signed_dn(me.stream("eta"), sigma, sum(v.numel() for v in gradient.values())))
 
     def noise_scale(self, observation: Observation, public: Public) -> Mapping[str, Noise]:
-        """R times a uniform of variance 2 sigma^2 / 3."""
+        """R times a uniform variable of variance 2 sigma^2 / 3."""
         sigma = self.unit_sigma(public) * self.size(observation.context.batch_size)
         return self.local_noise(observation, public, math.sqrt(2 / 3) * sigma, math.sqrt(2) * sigma)
 
     def deviate(self) -> Self:
-        """A server that draws a small R for one layer: the noise on it shrinks alike (`skewed`)."""
+        """A server that draws a small R for one layer, which shrinks the noise on that layer (`skewed`)."""
         return self.skewed_server()
 
     def claims(self, public: Public) -> dict[str, Any]:

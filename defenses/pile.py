@@ -15,9 +15,9 @@ from leakboard.federation.settings import Public
 class Pile(ThresholdSum, PerturbedParts):
     """PILE (our reconstruction): model perturbation, then threshold encryption of (gradient, Psi, Phi); no noise.
 
-    The server learns the sums of gradient, Psi and Phi alone, and recovers the exact mean gradient from them;
-    clients see the perturbed model. The published scheme also proves to the server, in zero knowledge, that
-    clients computed correctly; here everybody follows the protocol, and there are no proofs. Codes have 40 bits.
+    The server learns only the sums of gradient, Psi and Phi, and recovers the exact mean gradient from them. Clients
+    see the perturbed model. In the published scheme clients also prove to the server, in zero knowledge, that they
+    computed correctly. Here all parties follow the protocol, and there are no proofs. Codes have 40 bits.
     """
 
     name: ClassVar[str] = "pile"
@@ -25,18 +25,18 @@ class Pile(ThresholdSum, PerturbedParts):
         "Tang et al., PILE: Robust Privacy-Preserving Federated Learning via Verifiable Perturbations, TDSC 2023 "
         "(our reconstruction)"
     )
-    claim: ClassVar[str] = "The server learns the exact sum alone, and clients learn nothing of the model."
+    claim: ClassVar[str] = "The server learns only the exact sum, and clients learn nothing about the model."
     transitional: ClassVar[bool] = False
     code_bits: ClassVar[int] = 40
 
     # measured in training (a convnet with 1,024 last features): gradients up to 2e2, Psi up to 4e4, Phi up to 5e5; some
-    # probes of single records went beyond 2^20
-    range_gradient: float = Field(2.0**13, gt=0, description="largest value of a gradient; others saturate")
-    range_psi: float = Field(2.0**19, gt=0, description="largest value of Psi; others saturate")
-    range_phi: float = Field(2.0**23, gt=0, description="largest value of Phi; others saturate")
+    # probes of single records exceeded 2^20
+    range_gradient: float = Field(2.0**13, gt=0, description="largest value of a gradient; larger ones saturate")
+    range_psi: float = Field(2.0**19, gt=0, description="largest value of Psi; larger ones saturate")
+    range_phi: float = Field(2.0**23, gt=0, description="largest value of Phi; larger ones saturate")
 
     def codecs(self, public: Public, batch: int) -> dict[str, FixedPoint]:
-        """A range for each part: what Phi and Psi lose in precision is weighed down by gamma in the recovery."""
+        """One range per part: gamma gives the lost precision of Phi and Psi little weight in the recovery."""
         ranges = (self.range_gradient, self.range_psi, self.range_phi)
         return {part: FixedPoint(self.code_bits, bound) for part, bound in zip(PARTS, ranges, strict=True)}
 

@@ -22,22 +22,22 @@ from leakboard.federation.task import task_of
 class SecAgg(SecureSum, SummedGradient):
     """Secure aggregation: masked updates whose masks cancel in the sum; no noise.
 
-    Gradients in fixed point, masked in the ring of 64-bit integers (`SecureSum`); the sum is exact up to the fixed
-    point, also when clients drop out. What the sum itself tells is not protected.
+    Gradients are in fixed point and masked in the ring of 64-bit integers (`SecureSum`). The sum is exact up to the
+    fixed point, even if clients drop out. What the sum itself reveals is not protected.
     """
 
     name: ClassVar[str] = "secagg"
     citation: ClassVar[str] = "Bonawitz et al., Practical Secure Aggregation for Privacy-Preserving ML, CCS 2017"
-    claim: ClassVar[str] = "The server learns the sum of the updates and nothing else, also when clients drop out."
+    claim: ClassVar[str] = "The server learns the sum of the updates and nothing else, even if clients drop out."
 
-    value_range: float = Field(1024.0, gt=0, description="largest value of an update; others saturate")
+    value_range: float = Field(1024.0, gt=0, description="largest value of an update; larger ones saturate")
 
     def codec(self, public: Public, batch: int) -> FixedPoint:
         """44-bit codes: sums of up to 2^18 of them fit into 62 bits."""
         return FixedPoint(44, self.value_range)
 
     def check(self, public: Public) -> None:
-        """No batch norm: its statistics would travel in plain."""
+        """Refuse batch norm: its statistics would be sent in plain."""
         refuse_buffers(self, public)
         super().check(public)
 

@@ -10,10 +10,10 @@ from leakboard.federation.settings import Public
 
 
 class TpSmc(ThresholdSum, NoisyShare):
-    """TP-SMC (our reconstruction): local noise, reduced by what honest others add, under threshold encryption.
+    """TP-SMC (our reconstruction): local noise, reduced by what other honest clients add, under threshold encryption.
 
-    Each client adds N(0, S^2 sigma^2 / (t - 1)) to its clipped gradient and encrypts it, packed 24-bit codes under
-    threshold Paillier; t_bar = K - t + 1 clients decrypt the sum together (`ThresholdSum`). The model travels in plain.
+    Each client adds N(0, S^2 sigma^2 / (t - 1)) to its clipped gradient and encrypts it as packed 24-bit codes under
+    threshold Paillier. t_bar = K - t + 1 clients decrypt the sum together (`ThresholdSum`). The model is sent in plain.
     """
 
     name: ClassVar[str] = "tp-smc"
@@ -21,11 +21,11 @@ class TpSmc(ThresholdSum, NoisyShare):
         "Truex et al., A Hybrid Approach to Privacy-Preserving Federated Learning, AISec 2019 (our reconstruction)"
     )
     claim: ClassVar[str] = (
-        "The server learns the noisy sum alone, and no coalition of fewer than t_bar clients learns more."
+        "The server learns only the noisy sum, and no coalition of fewer than t_bar clients learns more."
     )
     code_bits: ClassVar[int] = 24
 
     def claims(self, public: Public) -> dict[str, Any]:
-        """What the noise gives, and the sizes of the cryptography."""
+        """What the noise guarantees, and the sizes of the cryptography."""
         sizes = {"clients_to_decrypt": self.needed(public), "key_bits": self.key_bits, "crypto": self.crypto}
         return super().claims(public) | sizes

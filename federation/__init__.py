@@ -1,4 +1,4 @@
-"""Parties, messages, transcript, views; the models; the round loop. Knows no attack and no metric."""
+"""Parties, messages, transcript, views; the models; the round loop. It does not know attacks or metrics."""
 
 if __name__ != "leakboard.federation":
     raise ImportError("import leakboard.federation: LeakBoard's code has no other name than `leakboard`.")

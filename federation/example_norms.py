@@ -1,9 +1,9 @@
-"""The gradient's length for each example of a batch.
+"""The norm of the gradient for each example of a batch.
 
-A fully connected layer's gradient for example b is d_b a_b^T, with a_b what went in and d_b what comes back: its length
-is |d_b| |a_b|, and one backward pass over the batch to the layers' outputs is enough (Goodfellow 2015,
+A fully connected layer's gradient for example b is d_b a_b^T, with a_b its input and d_b the backward signal. Its norm
+is |d_b| |a_b|, so one backward pass over the batch to the layers' outputs is enough (Goodfellow 2015,
 arXiv:1510.01799): 20 times faster on a small mlp. Other networks go example by example (vmap): for convolutions,
-patches times what comes back was slower than that (measured: 1.5 times on a ResNet8).
+patches times the backward signal was slower than that (measured: 1.5 times on a ResNet8).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch.func import functional_call, jacrev, vmap
 from leakboard.federation.payload import Parameters
 from leakboard.federation.task import Task
 
-#: examples whose gradients are held at once
+#: number of examples whose gradients are held at once
 CHUNK = 32
 #: logits (B, classes), inputs (B, features) of the last layer, targets (B, classes) -> scalars (B,) of the examples
 Scalars = Callable[[Tensor, Tensor, Tensor], Sequence[Tensor]]
@@ -27,7 +27,7 @@ Scalars = Callable[[Tensor, Tensor, Tensor], Sequence[Tensor]]
 
 @dataclass(frozen=True)
 class Network:
-    """A network with its tensors, which of them are trained, and its `last` layer."""
+    """A network with its tensors, the names of the trained ones, and its `last` layer."""
 
     module: nn.Module
     tensors: Parameters
@@ -36,7 +36,7 @@ class Network:
 
 
 def loss_norms(task: Task, model: Parameters, images: Tensor, labels: Tensor) -> Tensor:
-    """L2 norms (B,) of the whole gradient of each example's loss by itself, for images (B, C, H, W) in [0, 1]."""
+    """L2 norms (B,) of the whole gradient of each example's own loss, for images (B, C, H, W) in [0, 1]."""
     last = task.parameter_names[-1].rpartition(".")[0]
     network = Network(task.skeleton(), {n: v.detach() for n, v in model.items()}, task.parameter_names, last)
     soft = nn.functional.one_hot(labels, task.public.classes).to(task.dtype)
@@ -45,7 +45,7 @@ def loss_norms(task: Task, model: Parameters, images: Tensor, labels: Tensor) ->
 
 
 def clip_factors(norms: Tensor, bound: float) -> Tensor:
-    """c_b = min(1, bound / norm_b) of norms (B,); 0 where a norm is not finite.
+    """c_b = min(1, bound / norm_b) of norms (B,); 0 if a norm is not finite.
 
     >>> clip_factors(torch.tensor([0.5, 4.0, torch.inf, torch.nan]), 1.0)
     tensor([1.0000, 0.2500, 0.0000, 0.0000])
@@ -55,9 +55,9 @@ def clip_factors(norms: Tensor, bound: float) -> Tensor:
 
 @torch.enable_grad()
 def example_norms(network: Network, images: Tensor, targets: Tensor, scalars: Scalars) -> Tensor:
-    """L2 norms (S, B) of the gradients, by all trained tensors together, of S scalars of each example.
+    """L2 norms (S, B) of the gradients of S scalars of each example, over all trained tensors together.
 
-    `images` are normalised. No batch statistics: the network is as it is in evaluation.
+    `images` are normalised. There are no batch statistics: the network is in evaluation mode.
     """
     network.module.eval()
     layers = _layers(network)
@@ -68,15 +68,15 @@ def example_norms(network: Network, images: Tensor, targets: Tensor, scalars: Sc
     return squares.sqrt()
 
 
-#: modules that keep examples apart and own no weights: a chain of these and of fully connected layers is understood
+#: modules that keep examples separate and have no weights: chains of these and of fully connected layers are supported
 CHAIN = (nn.Flatten, nn.ReLU, nn.Identity)
 
 
 def _layers(network: Network) -> dict[str, nn.Linear] | None:
-    """The fully connected layers of a plain chain, by path; None where the network is anything else.
+    """The fully connected layers of a plain chain, by path; None if the network is anything else.
 
-    A forward pass that somebody wrote may use weights in ways that no hook sees (functional calls, rows folded into
-    the batch): only `nn.Sequential` is known to do nothing of the kind.
+    A custom forward pass may use weights in ways that no hook sees (functional calls, rows folded into the batch). Only
+    `nn.Sequential` is known not to do that.
     """
     if type(network.module) is not nn.Sequential:
         return None
@@ -89,7 +89,7 @@ def _layers(network: Network) -> dict[str, nn.Linear] | None:
         if type(layer) is not nn.Linear:
             return None
         found[path] = layer
-    # a frozen half of a layer would be counted
+    # a layer of which only a part is trained would be counted completely
     whole = {f"{path}.{name}" for path, layer in found.items() for name, _ in layer.named_parameters()}
     return found if whole == set(network.trained) else None
 
@@ -97,7 +97,7 @@ def _layers(network: Network) -> dict[str, nn.Linear] | None:
 def _by_layers(
     network: Network, layers: dict[str, nn.Linear], images: Tensor, targets: Tensor, scalars: Scalars
 ) -> Tensor | None:
-    """Squared norms (S, B); None where a layer is not used exactly once, on a shape that is known here."""
+    """Squared norms (S, B); None if a layer is not used exactly once, with a supported shape."""
     inputs: dict[str, list[Tensor]] = {path: [] for path in (*layers, network.last)}
     outputs: dict[str, list[Tensor]] = {path: [] for path in (*layers, network.last)}
 
@@ -110,7 +110,7 @@ def _by_layers(
 
     handles = [network.module.get_submodule(path).register_forward_hook(note(path)) for path in inputs]
     try:
-        # the weights are constants here, so the graph hangs on the images
+        # the weights are constants here, so the graph must start at the images
         leaf = images.detach().requires_grad_()
         logits = cast(Tensor, functional_call(network.module, network.tensors, (leaf,)))
     finally:
@@ -121,7 +121,7 @@ def _by_layers(
     if any(inputs[path][0].shape[:-1] != (len(images),) for path in layers):
         return None
     ends = [outputs[path][0] for path in layers]
-    # what multiplies |d_b|^2: |a_b|^2, and 1 for the bias
+    # the factors of |d_b|^2: |a_b|^2, and 1 for the bias
     given = [inputs[path][0].detach().square().sum(1) + (layer.bias is not None) for path, layer in layers.items()]
     found = []
     for scalar in scalars(logits, inputs[network.last][0], targets):
@@ -135,7 +135,7 @@ def _by_layers(
 
 
 def _by_examples(network: Network, images: Tensor, targets: Tensor, scalars: Scalars) -> Tensor:
-    """Squared norms (S, B), by each example's own gradient."""
+    """Squared norms (S, B), from each example's own gradient."""
     module, tensors = network.module, network.tensors
     others = {name: value for name, value in tensors.items() if name not in network.trained}
 
@@ -149,7 +149,7 @@ def _by_examples(network: Network, images: Tensor, targets: Tensor, scalars: Sca
         return torch.cat(list(scalars(logits, kept[0] if kept else logits, target[None])))
 
     weights = {name: tensors[name] for name in network.trained}
-    if len(images) == 1:  # one example is quicker without vmap: 1 ms in place of 4 on a small network
+    if len(images) == 1:  # one example is faster without vmap: 1 ms instead of 4 on a small network
         leaves = {name: value.clone().requires_grad_() for name, value in weights.items()}
         ends = of_one(leaves, images[0], targets[0])
         back = [torch.autograd.grad(end, list(leaves.values()), retain_graph=True, allow_unused=True) for end in ends]

@@ -1,8 +1,8 @@
-"""The one exception to the party rule: facts that a client could not know, which a scheme nevertheless assumes.
+"""The one exception to the party rule: facts that a client cannot know but that a scheme assumes.
 
 Under model perturbation a client sees only perturbed gradients, yet the paper clips by the true norm (decision 9.2).
-The oracle computes the clipping factors from the true model. Its answers enter no view, the record
-lists that it was used, and what it merely measures is returned to nobody but the record.
+The oracle computes the clipping factors from the true model. Its answers are in no view. The record says that it was
+used, and what it only measures goes to the record and to no party.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from leakboard.federation.task import Task
 
 @dataclass
 class Ledger:
-    """What the oracle did in a run: how often it was asked what, how many examples it clipped, what it measured."""
+    """What the oracle did in a run: the number of requests, the number of clipped examples, the measurements."""
 
     uses: dict[str, int] = field(default_factory=dict)
     worst: dict[str, float] = field(default_factory=dict)
@@ -29,7 +29,7 @@ class Ledger:
 
 @dataclass(frozen=True)
 class Oracle:
-    """What one client may ask in one context; `answers` keeps what it was told, for replay."""
+    """What one client may ask in one context; `answers` stores the answers for replay."""
 
     task: Task
     model: Callable[[], Parameters]
@@ -39,7 +39,7 @@ class Oracle:
     answers: list[Tensor] = field(default_factory=list)
 
     def clip_factors(self, images: Tensor, labels: Tensor, bound: float) -> Tensor:
-        """c_b = min(1, bound / ||g_b||) (B,) with g_b the true gradient of example b; 0 where it is not finite."""
+        """c_b = min(1, bound / ||g_b||) (B,) with g_b the true gradient of example b; 0 if it is not finite."""
         factors = clip_factors(loss_norms(self.task, self.model(), images, labels), bound)
         self.ledger.uses["clip_factors"] = self.ledger.uses.get("clip_factors", 0) + 1
         self.note_clipping(factors)
@@ -47,16 +47,16 @@ class Oracle:
         return factors
 
     def note_clipping(self, factors: Tensor) -> None:
-        """Count for the record how many examples were clipped; also where a client knows the factors itself."""
+        """Count clipped examples for the record; also used if a client knows the factors itself."""
         self.ledger.examples += len(factors)
         self.ledger.clipped += int((factors < 1).sum())
 
     def note(self, name: str, value: float) -> None:
-        """Note the worst of a number that a client knows itself, for the record."""
+        """Store the largest value of a number that a client knows itself, for the record."""
         self.ledger.worst[name] = max(value, self.ledger.worst.get(name, 0.0))
 
     def measure(self, name: str, compute: Callable[[Payload, Parameters], float]) -> None:
-        """In observed contexts, note the worst of a function of the server's state and the true model; tell nobody."""
+        """In observed contexts, store the largest value of a function of the server's state and the true model."""
         if self.observed:
             value = float(compute(self.server_state(), self.model()))
             self.ledger.worst[name] = max(value, self.ledger.worst.get(name, 0.0))
@@ -64,7 +64,7 @@ class Oracle:
 
 @dataclass(frozen=True)
 class RecordedOracle:
-    """Gives the answers that were given the first time: the oracle of a replay."""
+    """Returns the recorded answers: the oracle of a replay."""
 
     answers: list[Tensor]
 
@@ -73,10 +73,10 @@ class RecordedOracle:
         return self.answers.pop(0)
 
     def note_clipping(self, factors: Tensor) -> None:
-        """Counted the first time."""
+        """Do nothing: it was counted in the first run."""
 
     def note(self, name: str, value: float) -> None:
-        """Noted the first time."""
+        """Do nothing: it was stored in the first run."""
 
     def measure(self, name: str, compute: Callable[[Payload, Parameters], float]) -> None:
-        """Nothing to measure without the server."""
+        """Do nothing: there is no server to measure."""

@@ -1,4 +1,4 @@
-"""A party: what its code can reach. Its own state, its inbox, its own randomness, the public settings; no more."""
+"""A party and what its code can reach: its own state, its inbox, its own randomness, and the public settings."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ PHASES = ("Key_Gen", "MP", "Train", "DP", "Grad_Enc", "Agg", "Grad_Dec", "Recove
 
 
 class ProtocolError(Exception):
-    """A defense that broke its own protocol: a message that is missing, or goes to nobody."""
+    """A defense broke its own protocol: a message is missing, or its receiver does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message as it went over the channel.
+    """One message as it was sent over the channel.
 
-    `alone`: only its receiver will ever hold this payload, so it may be handed over without a copy.
+    `alone`: only its receiver will ever hold this payload, so it can be delivered without a copy.
     """
 
     step: str
@@ -43,7 +43,7 @@ class Message:
 class RoundContext:
     """One run of the protocol: a training round, a probe of it, the set-up or the closing distribution.
 
-    `probe` is the number of a probe, which no other of its round has, whatever its `batch_size`: streams hang on it.
+    `probe` is the number of a probe, which is unique in its round for all batch sizes: random streams depend on it.
     """
 
     round: int
@@ -57,8 +57,8 @@ class RoundContext:
 class Clock:
     """Seconds by role and phase.
 
-    `samples` are CPU seconds of one unit of work (a ciphertext) that was done for real, `skipped` how many units
-    were not done: their time is extrapolated and never mixed with what was measured.
+    `samples` are CPU seconds of one unit of work (a ciphertext) that was really done. `skipped` is the number of units
+    that were not done: their time is extrapolated and never mixed with measured time.
     """
 
     wall: dict[str, float] = field(default_factory=lambda: defaultdict(float))
@@ -67,15 +67,15 @@ class Clock:
     skipped: dict[str, int] = field(default_factory=lambda: defaultdict(int))
 
     def extrapolated(self) -> dict[str, float]:
-        """Median seconds of a sampled unit times the units that were skipped, by role and phase."""
+        """Median seconds of a sampled unit times the number of skipped units, by role and phase."""
         return {key: median(self.samples[key]) * count for key, count in self.skipped.items() if self.samples[key]}
 
 
 class Party:
-    """The only thing that a defense's step gets.
+    """The only object that a step of a defense receives.
 
-    `state` and `keys` live as long as the party; both hold `Value`s alone, so that they can be stored
-    with the view. `keys` is for decryption keys: what the threat `server+keys` adds to the server.
+    `state` and `keys` live as long as the party. Both hold only `Value`s, so that they can be stored
+    with the view. `keys` is for decryption keys, which the threat `server+keys` adds to the server.
     The inbox is emptied after each step of this party.
     """
 
@@ -104,11 +104,11 @@ class Party:
 
     @property
     def participants(self) -> tuple[str, ...]:
-        """The clients that were asked to take part this time."""
+        """The clients that were asked to take part in this run of the protocol."""
         return self.context.participants
 
     def send(self, receiver: str, kind: str, payload: Mapping[str, Value], *, size: int | None = None) -> None:
-        """Send a copy of the payload; it is logged with its size, or with the size of what it stands for."""
+        """Send a copy of the payload; it is logged with its own size, or with the given size of what it represents."""
         self.broadcast((receiver,), kind, payload, size=size)
 
     def broadcast(
@@ -126,24 +126,24 @@ class Party:
     def received(self, kind: str) -> dict[str, Payload]:
         """The payloads of this kind in the inbox, by sender.
 
-        They are the caller's own, to change as it likes; asked again in the same step, it gets the same ones.
+        The caller may change them. If it asks again in the same step, it gets the same objects.
         """
         if kind not in self._handed:
             found = [message for message in self._inbox if message.kind == kind]
             if len({message.sender for message in found}) < len(found):
-                raise ProtocolError(f"{self.name} got '{kind}' twice from one sender in one step")
+                raise ProtocolError(f"{self.name} received '{kind}' twice from one sender in one step")
             self._handed[kind] = {m.sender: m.payload if m.alone else copy_value(m.payload) for m in found}
         return dict(self._handed[kind])
 
     def expect(self, kind: str, sender: str = SERVER) -> Payload:
-        """The one payload of this kind from that sender."""
+        """The single payload of this kind from that sender."""
         found = self.received(kind)
         if sender not in found:
-            raise ProtocolError(f"{self.name} expected '{kind}' from {sender} and has {sorted(found)}")
+            raise ProtocolError(f"{self.name} expected '{kind}' from {sender} but has {sorted(found)}")
         return found[sender]
 
     def stream(self, purpose: str) -> Stream:
-        """This party's random stream for a purpose, fresh in every round and probe; goes on where it stopped."""
+        """This party's random stream for a purpose: fresh in every round and probe, and it continues within one."""
         key = (purpose, self.context)
         if key not in self._streams:
             where = (
@@ -155,7 +155,7 @@ class Party:
         return self._streams[key]
 
     def empty_inbox(self) -> None:
-        """Forget what arrived: the step that it was for is over."""
+        """Forget all received messages: their step is over."""
         self._inbox.clear()
         self._handed.clear()
 
@@ -174,14 +174,14 @@ class Party:
 
     @contextmanager
     def sample(self, name: str, units: int) -> Iterator[None]:
-        """Time a block of so many units of work, as a sample for work of the same kind that is skipped."""
+        """Time a block of this many units of work, as a sample for skipped work of the same kind."""
         started = time.process_time()
         yield
         if units:
             self._clock.samples[f"{self.role}/{name}"].append((time.process_time() - started) / units)
 
     def skip(self, name: str, units: int) -> None:
-        """Count so many units of a phase as not done; their time follows from the samples."""
+        """Count this many units of a phase as not done; their time follows from the samples."""
         self._clock.skipped[f"{self.role}/{name}"] += units
 
 

@@ -1,7 +1,6 @@
-"""What a message or a state may hold: tensors, bytes and plain values in dicts and lists. Nothing that can run.
+"""What a message or a state may hold: tensors, bytes and plain values in dicts and lists. Nothing executable.
 
-Everything here can be copied, measured, written to disk (JSON beside safetensors) and read back
-equal, without pickle.
+All of it can be copied, measured, written to disk (JSON and safetensors) and read back unchanged, without pickle.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ def copy_value(value: Value) -> Value:
         return {_text_key(key): copy_value(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [copy_value(item) for item in value]
-    raise TypeError(f"a message or state holds tensors, bytes, text and numbers; given: {type(value).__name__}")
+    raise TypeError(f"a message or state may hold tensors, bytes, text and numbers; given: {type(value).__name__}")
 
 
 def _text_key(key: object) -> str:
     if not isinstance(key, str):
-        raise TypeError(f"keys of a message or state are text; given: {key!r}")
+        raise TypeError(f"keys of a message or state must be text; given: {key!r}")
     return key
 
 
@@ -55,7 +54,7 @@ def leaves(value: Value, path: str = "") -> Iterator[tuple[str, Value]]:
 
 
 def size_in_bytes(value: Value) -> int:
-    """Bytes on the wire: tensors and byte strings as they are, integers by their length, floats 8, text UTF-8.
+    """Bytes on the wire: tensors and byte strings by their own size, integers by their length, floats 8, text UTF-8.
 
     >>> size_in_bytes({"g": torch.zeros(3), "n": 300, "c": b"abc"})
     17
@@ -83,7 +82,7 @@ def raw_bytes(tensor: Tensor) -> bytes:
 
 
 class Packer:
-    """Turns values into JSON trees and collects their tensors; equal tensors are kept once."""
+    """Turns values into JSON trees and collects their tensors; equal tensors are stored once."""
 
     def __init__(self) -> None:
         self.tensors: dict[str, Tensor] = {}

@@ -1,8 +1,8 @@
-"""Does a party act on its own knowledge alone? Run it again without the others and compare.
+"""Does a party act only on its own knowledge? Run it again without the others and compare.
 
-A party is replayed in a process where nobody else ever ran: the others are played back from the
-log. If it reached anything but its inbox, its state and its own randomness the first time (a global
-variable, a class attribute, a file), what it sends or holds now is not the same.
+A party is replayed in a process in which no other party ever ran: the others are played back from the log. If it used
+anything besides its inbox, its state and its own randomness the first time (a global variable, a class attribute, a
+file), then what it sends or holds is now different.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from leakboard.federation.rounds import Federation, Outcome, Scheme, Script
 from leakboard.federation.settings import ObservedRounds
 from leakboard.federation.transcript import Observation, Transcript
 
-#: at most so many differing paths are reported, each cut to this length
+#: at most this many differing paths are reported, each truncated to this length
 MOST_PATHS, LONGEST_PATH = 1000, 2000
 
 
@@ -67,8 +67,8 @@ def _own_part(observations: tuple[Observation, ...], party: str) -> list[Payload
 
 
 def _replayed(parcel: bytes, party: str, pipe: Connection) -> None:
-    """Child process: run one party against the script and send back what it differs in."""
-    make, public, transcript, secret, shard, observe, seed, threads = pickle.loads(parcel)  # our own parent's
+    """Child process: run one party against the script and send back the differences."""
+    make, public, transcript, secret, shard, observe, seed, threads = pickle.loads(parcel)  # from our own parent
     torch.set_num_threads(threads)  # sums over another number of threads differ in their last bits
     try:
         run = Federation(
@@ -89,12 +89,12 @@ def _replayed(parcel: bytes, party: str, pipe: Connection) -> None:
 
 
 def _send(pipe: Connection, paths: list[str]) -> None:
-    """What differs, as JSON: of very many paths the first, and of a long one its beginning."""
+    """Send the differences as JSON: at most the first `MOST_PATHS` paths, and the beginning of long ones."""
     pipe.send_bytes(json.dumps([path[:LONGEST_PATH] for path in paths[:MOST_PATHS]]).encode())
 
 
 def _receive(pipe: Connection, party: str) -> list[str]:
-    """What differs. A defense ran in the process that sent it, so it is read as JSON and never unpickled."""
+    """The differences. A defense ran in the process that sent them, so they are read as JSON and never unpickled."""
     try:
         found = json.loads(pipe.recv_bytes(12 * MOST_PATHS * LONGEST_PATH))
     except (EOFError, OSError):
@@ -113,11 +113,11 @@ def covert_channels(
     observe: ObservedRounds,
     seed: int,
 ) -> dict[str, list[str]]:
-    """The parties that do something else when the others are away, with the paths that differ; empty when clean.
+    """The parties that behave differently without the others, with the paths that differ; empty if there are none.
 
-    `outcome` must come from a run with `record_all=True`; `make` builds the defense anew in that process.
+    `outcome` must come from a run with `record_all=True`; `make` builds the defense again in the new process.
     """
-    # from a fork server, where there is one: a process in which no party ever ran, without importing torch each time
+    # a fork server, if available: a process in which no party ever ran, without importing torch each time
     methods = multiprocessing.get_all_start_methods()
     context = multiprocessing.get_context(
         "forkserver" if "forkserver" in methods and sys.platform != "darwin" else "spawn"
@@ -128,12 +128,12 @@ def covert_channels(
     for party, secret in outcome.secrets.items():
         receiver, sender = context.Pipe(duplex=False)
         parts = (make, outcome.public, transcript, secret, shards.get(party), observe, seed, torch.get_num_threads())
-        # pickled by value here: torch would hand every tensor over as a file descriptor, and there are too many
+        # pickled by value here: torch would pass every tensor as a file descriptor, and there are too many
         child = context.Process(target=_replayed, args=(pickle.dumps(parts), party, sender))  # type: ignore[attr-defined]
         child.start()
         sender.close()
         paths = _receive(receiver, party)
-        receiver.close()  # a child that still writes ends with it
+        receiver.close()  # ends a child that is still writing
         child.join()
         if paths:
             found[party] = paths

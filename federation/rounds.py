@@ -1,8 +1,8 @@
 """The round loop: runs a defense's protocol step by step, delivers and logs every message, and probes.
 
 In an observed round, after the training step, the same protocol runs again on a few fresh records of
-each client (a probe). Afterwards every party gets back the state it had before, so a probe trains
-nothing. Which records are drawn depends on seeds and names alone: it is the same for all defenses.
+each client (a probe). Afterwards every party gets back its earlier state, so a probe trains
+nothing. The drawn records depend only on seeds and names: they are the same for all defenses.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from leakboard.federation.transcript import Observation, Transcript
 
 
 class Scheme(Protocol):
-    """What the loop needs of a defense (the whole contract is `defenses.base.Defense`)."""
+    """What the loop needs from a defense (the whole contract is `defenses.base.Defense`)."""
 
     def third_parties(self) -> tuple[str, ...]: ...  # noqa: D102
     def setup(self) -> Sequence[Step]: ...  # noqa: D102
@@ -42,10 +42,11 @@ class Scheme(Protocol):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run of a federation leaves behind. Holds everything: only the harness may keep it.
+    """The result of a run of a federation. It holds everything, so only the harness may keep it.
 
-    `model` is the final global model, `models` those that the probes of each observed round ran on, `batches` where in
-    the victim's shard the records lie that it trained on in each of these rounds (not where it dropped out).
+    `model` is the final global model. `models` are those on which the probes of each observed round ran. `batches` are
+    the positions in the victim's shard of the records on which it trained in each of these rounds (none if it dropped
+    out).
     """
 
     public: Public
@@ -65,18 +66,18 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Script:
-    """Recorded messages that stand in for the parties that do not run (see `federation.replay`)."""
+    """Recorded messages that replace the parties that do not run (see `federation.replay`)."""
 
     live: frozenset[str]
     transcript: Transcript
 
     def sent(self, context: RoundContext, step: str, sender: str) -> list[Message]:
-        """What `sender` sent in that step of that context."""
+        """The messages that `sender` sent in that step of that context."""
         found = [o for o in self.transcript.observations if o.context == context]
         return [m for o in found for m in o.messages if m.step == step and m.sender == sender]
 
     def answers(self, context: RoundContext, party: str) -> list[torch.Tensor]:
-        """What the oracle told that party in that context."""
+        """The oracle's answers to that party in that context."""
         found = [o for o in self.transcript.observations if o.context == context]
         return [answer for o in found for answer in o.oracle.get(party, [])]
 
@@ -92,7 +93,7 @@ def own_copy(public: Public) -> Public:
 
 @dataclass
 class Federation:
-    """One run: parties, clocks and the log. `run()` does it all."""
+    """One run: parties, clocks and the log. `run()` does everything."""
 
     scheme: Scheme
     public: Public
@@ -103,7 +104,7 @@ class Federation:
     record_all: bool = False
     script: Script | None = None
     progress: Callable[[int, int], None] = lambda done, total: None
-    #: called after every round with the number of rounds done and a way to ask for the global model
+    #: called after every round with the number of completed rounds and a function that returns the global model
     after_round: Callable[[int, Callable[[], Parameters]], None] = lambda done, model: None
     secrets: dict[str, bytes] = field(default_factory=dict)
     parties: dict[str, Party] = field(default_factory=dict)
@@ -122,7 +123,7 @@ class Federation:
         root = run_secret(None if self.fresh_keys else self.seed)
         names = (SERVER, *self.public.clients, *self.scheme.third_parties())
         self.secrets = self.secrets or {name: derive_key(root, "party", name) for name in names}
-        # each party has its own copy of the settings and the defense: even a mutated one carries nothing across
+        # each party has its own copy of the settings and the defense: even if one is mutated, no information passes
         self.parties = {
             name: Party(name, own_copy(self.public), self.secrets.get(name, b""), self.shards.get(name))
             for name in names
@@ -183,13 +184,13 @@ class Federation:
 
     @cached_property
     def _task(self) -> Task:
-        return task_of(self.public)  # looked up by all settings: not for every client of every round
+        return task_of(self.public)  # the lookup compares all settings: do it once, not per client and round
 
     def _global_model(self) -> Parameters:
         return self.scheme.global_model(self.parties[SERVER].state) if self._is_live(SERVER) else {}
 
     def _participants(self, index: int, observed: bool) -> tuple[str, ...]:
-        """K of N clients from the seed; the victim is among them in observed rounds."""
+        """K of N clients from the seed; in observed rounds the victim is one of them."""
         training = self.public.training
         generator = torch.Generator().manual_seed(derive_seed(self.seed, "participants", index))
         order = torch.randperm(training.clients, generator=generator).tolist()
@@ -199,7 +200,7 @@ class Federation:
         return tuple(client_name(number) for number in sorted(chosen))
 
     def _probe(self, observe: ObservedRounds, index: int, participants: tuple[str, ...]) -> None:
-        """Run the protocol once for each batch of targets, the smallest first, then put every state back."""
+        """Run the protocol once for each batch of targets, the smallest first, then restore every state."""
         acting = [p for p in self.parties.values() if p.role != "client" or p.name in participants]
         before = [(party, party.state, party.keys) for party in acting]
         for number in (number for size in observe.sizes for number in observe.probes(size)):
@@ -236,7 +237,7 @@ class Federation:
             party.oracle = None
 
     def _step(self, step: Step, position: int, context: RoundContext, part: str, logged: bool) -> None:
-        """Let every party of the step's role run it; deliver when all have run."""
+        """Let every party of the step's role run it; deliver the messages after all have run."""
         sent: list[Message] = []
         for name, party in self.parties.items():
             if party.role != step.role or not self._takes_part(party, step, context):
@@ -244,9 +245,9 @@ class Federation:
             if self.script is not None and not self._is_live(name):
                 sent += self.script.sent(context, step.name, name)
                 continue
-            own: list[Message] = []  # not `sent`: nobody may reach what others send in the same step
+            own: list[Message] = []  # not `sent`: a party must not reach what others send in the same step
             party._step, party._deliver = step.name, own.append
-            party.batch = self._batch(name, context)  # only now: not the records of all clients at once
+            party.batch = self._batch(name, context)  # only now, to avoid holding the records of all clients at once
             own_steps: Sequence[Step] = getattr(self._schemes[name], part)()
             own_steps[position].run(party)
             party._deliver = party.batch = None
@@ -254,24 +255,26 @@ class Federation:
             sent += own
         for message in sent:
             if message.receiver not in self.parties:
-                raise ProtocolError(f"{message.sender} sent '{message.kind}' to {message.receiver}, who does not exist")
+                raise ProtocolError(
+                    f"{message.sender} sent '{message.kind}' to {message.receiver}, which does not exist"
+                )
             if context.kind == "train":
                 self.bytes_by_kind[message.kind] += message.size
             noted = logged and self._is_witnessed(message)
-            if noted:  # the log holds it too: its receiver gets a copy
+            if noted:  # the log holds it too, so its receiver gets a copy
                 self._log.append(replace(message, alone=False))
             self.parties[message.receiver]._inbox.append(self._log[-1] if noted else message)
 
     def _witnesses(self, context: RoundContext) -> frozenset[str] | None:
-        """The clients whose messages and states the transcript keeps (`ObservedRounds.witnesses`); None: all."""
+        """The clients whose messages and states the transcript stores (`ObservedRounds.witnesses`); None: all."""
         if self.observe is None or self.observe.witnesses is None:
             return None
-        # the victim, and client 1, which is the attacker of the threat `client`, whoever else takes part
+        # the victim, and client 1, which is the attacker of the threat `client`, independent of the other participants
         names = dict.fromkeys((VICTIM, client_name(1), *context.participants))
         return frozenset(list(names)[: self.observe.witnesses])
 
     def _is_witnessed(self, message: Message) -> bool:
-        """Whether a message has a witness at one of its ends, or no client at either."""
+        """Whether the sender or the receiver of a message is a witness, or neither is a client."""
         if self._kept is None:
             return True
         ends = [name for name in (message.sender, message.receiver) if self.parties[name].role == "client"]
@@ -281,7 +284,7 @@ class Federation:
         return self.script is None or name in self.script.live
 
     def _takes_part(self, party: Party, step: Step, context: RoundContext) -> bool:
-        """Clients run only where they participate, and not after they dropped out."""
+        """Clients run only if they participate, and not after they dropped out."""
         if party.role != "client":
             return True
         if party.name not in self._present:
@@ -297,7 +300,7 @@ class Federation:
         )
 
     def _drops_out(self, name: str, index: int) -> bool:
-        """Whether a client vanishes in the middle of that round."""
+        """Whether a client drops out in the middle of that round."""
         return any(client_name(d.client) == name and d.round == index for d in self.public.training.dropouts)
 
     def _batch(self, name: str, context: RoundContext) -> LabelledImages | None:
@@ -311,7 +314,7 @@ class Federation:
         return shard.select((torch.arange(context.batch_size) + self.observe.start(context.probe)) % len(shard))
 
     def _next_positions(self, name: str) -> torch.Tensor:
-        """Epoch by epoch without replacement; an epoch has floor(shard / size) whole batches."""
+        """The next batch, epoch by epoch without replacement; an epoch has floor(shard / size) whole batches."""
         shard, size = len(self.shards[name]), self.public.training.batch_size
         epoch, batch = divmod(self._taken[name], shard // size)
         self._taken[name] += 1
@@ -319,7 +322,7 @@ class Federation:
         return torch.randperm(shard, generator=generator)[batch * size : (batch + 1) * size].clone()
 
     def _observation(self, context: RoundContext) -> Observation:
-        """Freeze the log, and the states and keys of everybody as they are now."""
+        """Freeze the log, and the current states and keys of all parties."""
         present = {
             name: party
             for name, party in self.parties.items()
@@ -330,7 +333,7 @@ class Federation:
             context,
             tuple(self._log),
             {name: copy_value(party.state) for name, party in shown.items()},
-            # all keys, which are small: `server+keys` needs those of many
+            # all keys, which are small: `server+keys` needs the keys of many parties
             {name: copy_value(party.keys) for name, party in present.items() if party.keys},
             {name: party.oracle.answers for name, party in shown.items() if party.oracle and party.oracle.answers},
         )

@@ -1,4 +1,4 @@
-"""The settings of a federation, and what of them is public."""
+"""The settings of a federation, and which of them are public."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from leakboard.core.errors import UserError
 from leakboard.core.plugins import Settings
 
 SERVER = "server"
-#: the client whose records the attacks are after (protocol: "Victim: client 0")
+#: the client whose records the attacks target (protocol: "Victim: client 0")
 VICTIM = "client:0"
 Moment = Literal["first", "middle", "last"]
-#: with several batch sizes, at least so many batches of each: halves of fewer tell nothing
+#: with several batch sizes, at least this many batches of each: halves of fewer are not meaningful
 FEWEST_BATCHES = 8
 
 
@@ -32,7 +32,7 @@ def _listed(sizes: Iterable[int]) -> str:
 
 
 class Dropout(Settings):
-    """A client that vanishes in mid-round: from this step of this round on it does nothing till the round ends."""
+    """A client that drops out in mid-round: from this step on it does nothing until the round ends."""
 
     client: int = Field(ge=0)
     round: int = Field(ge=0)
@@ -40,14 +40,14 @@ class Dropout(Settings):
 
 
 class Training(Settings):
-    """FedSGD: every round K of N clients send one gradient each, the server takes one step."""
+    """FedSGD: in every round K of N clients send one gradient each, and the server takes one step."""
 
     loss: Literal["mse", "ce"] = Field("mse", description="mse: half squared error on one-hot; ce: cross-entropy")
     rounds: int | None = Field(None, ge=1, le=1_000_000, description="number of rounds; or give epochs")
     epochs: int | None = Field(None, ge=1, le=100_000, description="passes over a client's shard; or give rounds")
-    batch_size: int = Field(32, ge=1, description="records a client takes a round")
-    clients: int = Field(5, ge=1, le=100_000, description="N, how many clients there are")
-    participants: int | None = Field(None, ge=1, description="K, how many take part in a round; default: all")
+    batch_size: int = Field(32, ge=1, description="records per client and round")
+    clients: int = Field(5, ge=1, le=100_000, description="N, the number of clients")
+    participants: int | None = Field(None, ge=1, description="K, the number of clients per round; default: all")
     learning_rate: float = Field(0.1, gt=0)
     momentum: float = Field(0.9, ge=0, lt=1, description="at the server")
     weight_decay: float = Field(0.0, ge=0, description="at the server")
@@ -73,7 +73,7 @@ class Training(Settings):
         return self.participants or self.clients
 
     def total_rounds(self, largest_shard: int) -> int:
-        """Number of rounds; an epoch is floor(largest shard / batch) rounds: batches are whole, the rest sits out."""
+        """Number of rounds; an epoch has floor(largest shard / batch) rounds: batches are whole, the rest is unused."""
         if self.rounds is not None:
             return self.rounds
         assert self.epochs is not None
@@ -92,13 +92,13 @@ class Training(Settings):
 class ObservedRounds(Settings):
     """What is observed: in which rounds, with probes of which batch sizes, and how many of each."""
 
-    rounds: tuple[Moment, ...] = Field(("first", "middle", "last"), description="none: nothing is probed or kept")
+    rounds: tuple[Moment, ...] = Field(("first", "middle", "last"), description="empty: nothing is probed or stored")
     probe_batch: int | tuple[int, ...] = Field(
         1, description="records per probe; with a list, probes of each of these sizes"
     )
     targets: int = Field(8, ge=1, description="how many probes of each batch size: batches of the victim's records")
     witnesses: int | None = Field(
-        None, ge=2, description="of how many clients messages are kept, the victim's first; default: of all"
+        None, ge=2, description="store the messages of this many clients, the victim's first; default: all"
     )
 
     @field_validator("probe_batch", mode="before")
@@ -107,7 +107,7 @@ class ObservedRounds(Settings):
         sizes = given if isinstance(given, list | tuple) else [given]
         whole = all(isinstance(size, int) and not isinstance(size, bool) and size >= 1 for size in sizes)
         if not sizes or not whole or len(set(sizes)) < len(sizes):
-            raise ValueError("it must be a whole number from 1 on, or a list of different ones")
+            raise ValueError("it must be a whole number of at least 1, or a list of different ones")
         return given
 
     @model_validator(mode="after")
@@ -121,7 +121,7 @@ class ObservedRounds(Settings):
 
     @classmethod
     def of_record(cls, observe: Mapping[str, Any]) -> Self:
-        """What a record or a job says was observed, as `model_dump` wrote it."""
+        """The observed rounds from a record or a job, as `model_dump` wrote them."""
         return cls.model_validate(cls.in_batches(observe))
 
     @staticmethod
@@ -136,9 +136,9 @@ class ObservedRounds(Settings):
 
     @model_serializer(mode="wrap")
     def _as_stored(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """In the form of older records where nothing is new, in a form that they never had where something is.
+        """The form of older records if nothing is new, and a form that they never had if something is.
 
-        They say nothing of witnesses where all are kept. Sizes other than 1 become a list (see `of_record`).
+        Older records do not mention witnesses if all are kept. Sizes other than 1 become a list (see `of_record`).
         """
         found: dict[str, Any] = handler(self)
         found["probe_batch"] = 1 if self.sizes == (1,) else list(self.sizes)
@@ -146,7 +146,7 @@ class ObservedRounds(Settings):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The batch sizes of the probes, the smallest first: adding a larger one changes nothing of the others."""
+        """The batch sizes of the probes, the smallest first: adding a larger one does not change the others."""
         return tuple(sorted(self.probe_batch)) if isinstance(self.probe_batch, tuple) else (self.probe_batch,)
 
     def probes(self, size: int) -> range:
@@ -159,20 +159,21 @@ class ObservedRounds(Settings):
         return self.sizes[probe // self.targets]
 
     def records(self, size: int) -> range:
-        """Where the victim's records of this batch size lie in its shard, batch by batch; no two sizes share any.
+        """The positions of the victim's records of this batch size in its shard, batch by batch; no two sizes share
+        any.
 
-        With shared records, what an attack learns from a small batch would solve a large one.
+        With shared records, what an attack learns from a small batch would help it to solve a large one.
         """
         first = self.targets * sum(smaller for smaller in self.sizes if smaller < size)
         return range(first, first + self.targets * size)
 
     def start(self, probe: int) -> int:
-        """Where in its shard the records of a probe begin."""
+        """The position in the shard at which the records of a probe start."""
         size = self.size_of(probe)
         return self.records(size).start + (probe - self.probes(size).start) * size
 
     def check_threat(self, threat: str) -> None:
-        """Refuse collusion where messages are missing: what colluders take out of a sum needs all of them."""
+        """Refuse collusion if messages are missing: colluders need all messages to extract updates from a sum."""
         if self.witnesses is not None and threat.startswith("server+clients"):
             raise UserError(
                 f"The threat '{threat}' needs the messages of all clients: observe.witnesses must not be given; "
@@ -180,7 +181,7 @@ class ObservedRounds(Settings):
             )
 
     def check_targets(self, shard: int) -> None:
-        """Refuse more targets than the victim has records; where nothing is observed there are none."""
+        """Refuse more targets than the victim has records; if nothing is observed there are none."""
         needed = self.records(self.sizes[-1]).stop
         if not self.rounds or needed <= shard:
             return
@@ -192,7 +193,7 @@ class ObservedRounds(Settings):
         )
 
     def indices(self, total: int) -> dict[int, Moment]:
-        """Which round numbers are observed, and under which name; a short run may fold several into one."""
+        """The observed round numbers with their names; in a short run several names may refer to one round."""
         where: dict[Moment, int] = {"first": 0, "middle": total // 2, "last": total - 1}
         found: dict[int, Moment] = {}
         for moment in self.rounds:
@@ -201,7 +202,7 @@ class ObservedRounds(Settings):
 
 
 class Public(Settings):
-    """All that everybody knows: the code's names and parameters, shapes, schedule. No seed, no data, no key."""
+    """Public knowledge: names and parameters of the code, shapes, schedule. No seed, no data, no key."""
 
     defense: str
     parameters: dict[str, Any]

@@ -1,4 +1,4 @@
-"""What any outsider can do: run the same federation, under the same defense, on data of one's own."""
+"""What any outsider can do: run the same federation, under the same defense, on its own data."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ def train_shadow(
 ) -> View:
     """Train through the same loop on `data` and return what that threat sees of it.
 
-    The data is dealt to as many clients as the real federation has. `observe` says which rounds are observed beside the
-    end; by default none. `mixed`: layers in bfloat16, wherever the defense takes its gradients from `Task.gradient`.
+    The data is divided among as many clients as the real federation has. `observe` says which rounds are observed in
+    addition to the end; by default none. `mixed`: layers in bfloat16, if the defense takes its gradients from
+    `Task.gradient`.
     """
     own = shadow_settings(public, len(data))
     clients = own.training.clients
@@ -37,14 +38,14 @@ def train_shadow(
 
 
 def shadow_settings(public: Public, records: int) -> Public:
-    """The settings of a shadow that learns so many records.
+    """The settings of a shadow that learns this many records.
 
     A record is seen as often as in the real federation: with less data there are fewer rounds, so that the shadow
     overfits as much as its target.
     """
     training = public.training
     if records < training.clients:
-        raise Unsupported(f"a shadow of {training.clients} clients needs as many records; given: {records}")
+        raise Unsupported(f"a shadow of {training.clients} clients needs at least as many records; given: {records}")
     sizes = tuple(len(range(client, records, training.clients)) for client in range(training.clients))
     batch = min(training.batch_size, min(sizes))
     passes = public.total_rounds * training.batch_size / (sum(public.shard_sizes) / len(public.shard_sizes))

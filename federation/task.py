@@ -1,4 +1,4 @@
-"""The learning task that everybody knows: network, loss and normalisation, as functions of parameters."""
+"""The public learning task: network, loss and normalisation, as functions of parameters."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ _mixed: ContextVar[bool] = ContextVar("mixed precision", default=False)
 
 @contextmanager
 def mixed_precision(enabled: bool = True) -> Iterator[None]:
-    """In this block `Task.gradient` computes layers in bfloat16 (autocast); weights, loss and gradients stay as wide.
+    """In this block `Task.gradient` computes layers in bfloat16 (autocast); weights, loss and gradients keep their
+    precision.
 
-    For models that only need to be alike, not equal (shadows). It pays where the processor computes in bfloat16
-    (AVX-512 or AMX); elsewhere torch imitates it and is many times slower.
+    For models that only need to be similar, not equal (shadows). It is faster if the processor computes in bfloat16
+    (AVX-512 or AMX); otherwise torch emulates it and is many times slower.
     """
     token = _mixed.set(enabled)
     try:
@@ -35,15 +36,15 @@ def mixed_precision(enabled: bool = True) -> Iterator[None]:
 
 
 class Task:
-    """A network without weights of its own: every function takes the parameters.
+    """A network without its own weights: every function takes the parameters.
 
-    `parameters` are those that are trained; `buffers` (batch-norm statistics) are not. Images come in
-    [0, 1] and are normalised here, so nobody else has to know how.
+    `parameters` are trained; `buffers` (batch-norm statistics) are not. Images are in [0, 1] and are normalised here,
+    so that no other code has to know how.
     """
 
     def __init__(self, public: Public) -> None:
         model = cast(Model, registry.create("model", public.model, public.model_parameters))
-        with torch.random.fork_rng(devices=[]):  # building draws weights that nobody uses
+        with torch.random.fork_rng(devices=[]):  # building draws weights that are not used
             self._network = model.build(public.shape, public.classes)
         self.public = public
         self.dtype: torch.dtype = getattr(torch, public.training.precision)
@@ -54,7 +55,7 @@ class Task:
         self._std = torch.tensor(public.std).view(-1, 1, 1)
 
     def skeleton(self) -> nn.Module:
-        """The network's architecture; its weights mean nothing."""
+        """The network's architecture; its weights have no meaning."""
         return self._network
 
     def initial(self, generator_seed: int) -> Parameters:
@@ -82,7 +83,7 @@ class Task:
         return cast(Tensor, functional_call(self._network, model, (self.normalise(images),)))
 
     def losses(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The loss (N,) of every record; labels are classes (N,) or probabilities (N, classes).
+        """The loss (N,) of each record; labels are classes (N,) or probabilities (N, classes).
 
         mse: 1/2 ||logits - onehot||^2 (docs/decisions.md, 9.5); ce: cross-entropy.
         """
@@ -98,7 +99,7 @@ class Task:
     def gradient(
         self, model: Parameters, images: Tensor, labels: Tensor, weights: Tensor | None = None
     ) -> tuple[Parameters, Parameters]:
-        """The gradient of the mean loss over a batch, and the buffers that training on it leaves behind.
+        """The gradient of the mean loss over a batch, and the buffers after training on it.
 
         Computed in the model's own precision. `weights` (N,) multiply the records' losses before the mean.
         """
@@ -117,7 +118,7 @@ class Task:
     def predict(self, model: Parameters, images: Tensor, batch: int = 128) -> Tensor:
         """Logits (N, classes) in eval mode, batch by batch, without gradients.
 
-        Batches that fit into the processor's cache: with 512 a ResNet8 takes 2.5 times as long.
+        The default batch fits into the processor's cache: with 512 a ResNet8 takes 2.5 times as long.
         """
         parts = [self.logits(model, chunk.to(self.dtype)) for chunk in torch.split(images, batch)]
         return torch.cat(parts) if parts else torch.empty(0, self.public.classes)
@@ -127,7 +128,7 @@ class Task:
 
 
 def arrangement(network: nn.Module) -> Callable[[Tensor], Tensor]:
-    """How to lay out images and weights for a network: channels_last where it is safe, else as they are.
+    """The memory layout of images and weights for a network: channels_last if that is safe, otherwise unchanged.
 
     Convolutions on a CPU prefer channels_last (measured: 1.3 times faster on a ResNet20). But torch 2.13's backward
     pass of a strided 1x1 convolution with fewer than 8 input channels corrupts the heap in that layout.
@@ -140,7 +141,7 @@ def arrangement(network: nn.Module) -> Callable[[Tensor], Tensor]:
 
 
 def channels_last(value: Tensor) -> Tensor:
-    """A four-dimensional tensor in channels_last layout; any other as it is."""
+    """A four-dimensional tensor in channels_last layout; any other tensor unchanged."""
     return value.contiguous(memory_format=torch.channels_last) if value.ndim == 4 else value
 
 
@@ -150,5 +151,5 @@ def _task_of(public_json: str) -> Task:
 
 
 def task_of(public: Public) -> Task:
-    """The task of these public settings; built once a process."""
+    """The task of these public settings; built once per process."""
     return _task_of(public.model_dump_json())

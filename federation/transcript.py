@@ -1,4 +1,4 @@
-"""Everything that was sent, and what each party held, for the rounds that are observed."""
+"""All messages, and what each party held, in the observed rounds."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from leakboard.federation.payload import Packer, Payload, unpack
 
 @dataclass(frozen=True)
 class Observation:
-    """One observed run of the protocol: its messages, and the parties' states and keys when it ended.
+    """One observed run of the protocol: its messages, and the parties' states and keys at its end.
 
-    `oracle` holds what `federation.oracle` told each client, for replay alone: no view has it, no file keeps it.
+    `oracle` holds the answers of `federation.oracle` to each client, only for replay: it is in no view and in no file.
     """
 
     context: RoundContext
@@ -30,7 +30,7 @@ class Observation:
     oracle: Mapping[str, list[Tensor]] = field(default_factory=dict)
 
     def limited(self, parties: Iterable[str], key_holders: Iterable[str]) -> Observation:
-        """What these parties hold of it: messages that they sent or got, their states, those keys."""
+        """What these parties hold of it: messages that they sent or received, their states, and those keys."""
         inside, holders = set(parties), set(key_holders)
         return Observation(
             self.context,
@@ -42,12 +42,12 @@ class Observation:
 
 @dataclass(frozen=True)
 class Transcript:
-    """The observations in the order in which they happened."""
+    """The observations in chronological order."""
 
     observations: tuple[Observation, ...]
 
     def save(self, folder: Path) -> None:
-        """Write `transcript.json` and `transcript.safetensors`; equal tensors once."""
+        """Write `transcript.json` and `transcript.safetensors`; equal tensors are stored once."""
         packer = Packer()
         tree = [_pack_observation(observation, packer) for observation in self.observations]
         save_file(packer.tensors, str(folder / "transcript.safetensors"))
@@ -59,7 +59,7 @@ class Transcript:
         keep: Callable[[Observation], Observation] | None = None,
         wanted: Callable[[RoundContext], bool] = lambda context: True,
     ) -> Transcript:
-        """Read a transcript: the `wanted` contexts, and only the tensors of what `keep` keeps of them."""
+        """Read a transcript: the `wanted` contexts, and only the tensors that `keep` leaves in them."""
         trees = json.loads((folder / "transcript.json").read_text())
         observations = [o for o in map(_raw_observation, trees) if wanted(o.context)]
         if keep is not None:
@@ -77,7 +77,7 @@ class Transcript:
 
 def _pack_observation(observation: Observation, packer: Packer) -> dict[str, Any]:
     o = observation.context
-    payloads = {id(m.payload): m.payload for m in observation.messages}  # a broadcast is one object: packed once
+    payloads = {id(m.payload): m.payload for m in observation.messages}  # a broadcast is one object: pack it once
     packed = {key: packer.pack(payload) for key, payload in payloads.items()}
     return {
         "context": [o.round, o.probe, o.kind, list(o.participants), o.batch_size],

@@ -1,4 +1,4 @@
-"""Threat models and views: what a set of parties holds, computed from the log, never declared by a defense."""
+"""Threat models and views: what a set of parties holds, computed from the log and never declared by a defense."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ THREATS = ("server", "server+keys", "server+clients:m", ACTIVE, "client")
 
 @dataclass(frozen=True)
 class Threat:
-    """A threat model: the attacking parties, and whose decryption keys they got besides."""
+    """A threat model: the attacking parties, and whose decryption keys they have in addition."""
 
     name: str
     parties: tuple[str, ...]
@@ -26,7 +26,7 @@ class Threat:
 
 
 def parse_threat(name: str, clients: int) -> Threat:
-    """The threat of that name in a federation of so many clients. The victim is never an attacker."""
+    """The threat of that name in a federation of this many clients. The victim is never an attacker."""
     others = tuple(client_name(index) for index in range(1, clients))
     if name == "server":
         return Threat(name, (SERVER,))
@@ -36,7 +36,7 @@ def parse_threat(name: str, clients: int) -> Threat:
         return Threat(name, (SERVER,), active=True)
     if name == "client":
         if not others:
-            raise UserError("The threat 'client' needs at least 2 clients, since client 0 is the victim; given: 1.")
+            raise UserError("The threat 'client' needs at least 2 clients, because client 0 is the victim; given: 1.")
         return Threat(name, others[:1])
     prefix, _, count = name.partition(":")
     if prefix == "server+clients" and count.isdecimal():
@@ -48,10 +48,10 @@ def parse_threat(name: str, clients: int) -> Threat:
 
 @dataclass(frozen=True)
 class View:
-    """What the attacking parties hold at the end. No reference to the federation, to others, or to the truth.
+    """What the attacking parties hold at the end, without any reference to the federation, other parties, or the truth.
 
-    `secrets` are the parties' own random keys (all their draws follow from them), `holdings` the
-    records that they own themselves.
+    `secrets` are the parties' own random keys (all their draws follow from them). `holdings` are the records that they
+    own.
     """
 
     threat: str
@@ -62,12 +62,12 @@ class View:
     holdings: Mapping[str, LabelledImages]
 
     def of_kind(self, kind: str, round_index: int | None = None) -> tuple[Observation, ...]:
-        """The observations of one kind (`train`, `probe`, `final`), of one round where it is given."""
+        """The observations of one kind (`train`, `probe`, `final`), and of one round if it is given."""
         return tuple(o for o in self.observations if o.context.kind == kind and round_index in (None, o.context.round))
 
 
 def limiter(threat: Threat) -> Callable[[Observation], Observation]:
-    """The function that cuts an observation down to what this threat sees."""
+    """The function that restricts an observation to what this threat sees."""
 
     def limit(observation: Observation) -> Observation:
         holders = observation.keys if threat.all_keys else threat.parties
@@ -77,9 +77,9 @@ def limiter(threat: Threat) -> Callable[[Observation], Observation]:
 
 
 def seeable(observation: Observation) -> Observation:
-    """The observation less what no threat's view holds: the victim and third parties never attack.
+    """The observation without what no threat's view holds: the victim and third parties never attack.
 
-    Gone are their states, and what they sent to each other; decryption keys stay (`server+keys`).
+    Their states are removed, and what they sent to each other; decryption keys stay (`server+keys`).
     """
     named = {name for m in observation.messages for name in (m.sender, m.receiver)} | set(observation.states)
     attackers = [n for n in named if n == SERVER or (n != VICTIM and n.startswith("client:"))]
@@ -93,7 +93,7 @@ def make_view(
     secrets: Mapping[str, bytes],
     holdings: Mapping[str, LabelledImages],
 ) -> View:
-    """The view of a threat: everything is cut down to its parties first."""
+    """The view of a threat: everything is restricted to its parties first."""
     if VICTIM in threat.parties:
         raise ValueError("the victim cannot attack itself")
     limit = limiter(threat)

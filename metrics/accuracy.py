@@ -11,11 +11,11 @@ from leakboard.metrics.base import Goal, Metric, Score
 
 
 def accuracy(logits: Tensor, labels: Tensor) -> float:
-    """Share of records whose largest logit is that of their label.
+    """The share of records whose largest logit is that of their label.
 
-    accuracy = (1/N) sum over i of [argmax_c logits_i,c = label_i]; of equal logits the first class counts
+    accuracy = (1/N) sum over i of [argmax_c logits_i,c = label_i]; if logits are equal, the first class counts
 
-    A record with a logit that is not finite counts as wrong: a model that diverged must not score by chance.
+    A record with a logit that is not finite counts as wrong, so that a diverged model does not score by chance.
 
     Shapes: logits (N, classes), labels int64 (N,), N at least 1.
     Definition: top-1 accuracy.
@@ -28,9 +28,9 @@ def accuracy(logits: Tensor, labels: Tensor) -> float:
 
 
 def correct(logits: Tensor, labels: Tensor) -> Tensor:
-    """Record by record whether `accuracy` counts it as right.
+    """For each record, whether `accuracy` counts it as right.
 
-    Shapes: logits (N, classes), labels int64 (N,), N at least 1; gives bool (N,).
+    Shapes: logits (N, classes), labels int64 (N,), N at least 1; returns bool (N,).
     """
     if logits.ndim != 2 or labels.shape != logits.shape[:1] or len(labels) == 0:
         raise ValueError(
@@ -41,7 +41,7 @@ def correct(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 class Accuracy(Metric):
-    """Test accuracy of the final global model; the larger, the more useful (it is no harm).
+    """Test accuracy of the final global model; larger is more useful (it measures utility, not harm).
 
     Definition: `metrics.accuracy.accuracy`.
     """
@@ -52,7 +52,7 @@ class Accuracy(Metric):
     bounds: ClassVar[tuple[float | None, float | None]] = (0.0, 1.0)
 
     def score(self, logits: Tensor, labels: Tensor) -> Score:
-        """Accuracy of these logits; None where there are no records."""
+        """Accuracy of these logits; None if there are no records."""
         if len(labels) == 0:
             return Score(None, reason="there are no test records")
         return Score(accuracy(logits, labels), details={"records": float(len(labels))})

@@ -24,11 +24,11 @@ def rates(decisions: Tensor, members: Tensor) -> tuple[float, float]:
 
 
 def asr(decisions: Tensor, members: Tensor) -> float:
-    """Balanced accuracy of hard membership decisions, as a fraction; 0.5 is a coin.
+    """Balanced accuracy of hard membership decisions, as a fraction; 0.5 is a coin flip.
 
     ASR = (TPR + TNR) / 2
 
-    The decisions come from the attack, whose threshold was chosen without the truth; the best threshold on the
+    The decisions come from the attack, which chose its threshold without the truth. The best threshold on the
     evaluated records is another metric (`asr_best_threshold`).
 
     Shapes: both bool (N,), with members and non-members.
@@ -42,7 +42,7 @@ def asr(decisions: Tensor, members: Tensor) -> float:
 
 
 class Asr(MembershipMetric):
-    """Balanced accuracy of the membership decisions, threshold chosen without the truth.
+    """Balanced accuracy of the membership decisions, with a threshold chosen without the truth.
 
     Definition: `metrics.asr.asr`.
     """
@@ -53,7 +53,7 @@ class Asr(MembershipMetric):
     bounds: ClassVar[tuple[float | None, float | None]] = (0.0, 1.0)
 
     def score(self, truth: MembershipTruth) -> Score:
-        """Balanced accuracy, with both rates and the counts in the details; None for one class only."""
+        """Balanced accuracy, with both rates and the counts in the details; None if there is only one class."""
         reason = undefined(truth, needs_scores=False)
         if reason:
             return Score(None, reason=reason, details=counts(truth))

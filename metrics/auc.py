@@ -11,11 +11,11 @@ from leakboard.metrics.building_blocks.roc import counts, roc, undefined
 
 
 def auc(scores: Tensor, members: Tensor) -> float:
-    """Chance that a member scores higher than a non-member, ties counting half.
+    """Probability that a member scores higher than a non-member; ties count half.
 
     AUC = (sum of the members' mid-ranks - P (P + 1) / 2) / (P Q), with P members and Q non-members
 
-    which is the Mann-Whitney statistic, and the area under the ROC whose tied scores move together.
+    This is the Mann-Whitney statistic, and the area under the ROC curve on which tied scores move together.
 
     Shapes: scores (N,), finite, higher means member; members bool (N,), both kinds present.
     Citation: Hanley and McNeil 1982.
@@ -31,7 +31,7 @@ def auc(scores: Tensor, members: Tensor) -> float:
 
 
 class Auc(MembershipMetric):
-    """Area under the ROC curve of the membership scores, ties counting half; 0.5 is a coin.
+    """Area under the ROC curve of the membership scores, ties counting half; 0.5 is a coin flip.
 
     Definition: `metrics.auc.auc`.
     """
@@ -42,7 +42,7 @@ class Auc(MembershipMetric):
     bounds: ClassVar[tuple[float | None, float | None]] = (0.0, 1.0)
 
     def score(self, truth: MembershipTruth) -> Score:
-        """AUC; None for one class only or for scores that are not finite."""
+        """AUC; None if there is only one class or if scores are not finite."""
         reason = undefined(truth)
         value = None if reason else auc(truth.scores, truth.members)
         return Score(value, reason=reason, details=counts(truth))

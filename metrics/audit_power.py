@@ -1,4 +1,4 @@
-"""What an audit with so many trials could have shown: its power."""
+"""The power of an audit: what it could have shown with its number of trials."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ GAMES, DRAWS = 200, 10_000_000
 
 @dataclass(frozen=True)
 class Power:
-    """What audits of a Gaussian mechanism come to, by simulation.
+    """The results of audits of a Gaussian mechanism, by simulation.
 
-    `provable` is the median bound where the mechanism spends exactly the claimed epsilon. `bound_2x`, `bound_4x` are
-    the shares of audits whose bound exceeds the claim where the noise is 2 and 4 times too small, `estimate_1x`,
-    `estimate_2x`, `estimate_4x` the shares whose interval of mu lies above the claimed one (1x: false alarms); mu is
-    from the odd trials alone, as in a table of several attacks.
+    `provable` is the median bound if the mechanism spends exactly the claimed epsilon. `bound_2x`, `bound_4x` are the
+    shares of audits whose bound exceeds the claim if the noise is 2 and 4 times too small. `estimate_1x`,
+    `estimate_2x`, `estimate_4x` are the shares whose interval of mu lies above the claimed mu (1x: false alarms). mu is
+    computed from the odd trials only, as in a table of several attacks.
     """
 
     provable: float
@@ -39,11 +39,12 @@ class Power:
 
 
 def audit_power(trials: int, epsilon: float, delta: float = 1e-5) -> Power:
-    """What audits with so many trials find of a Gaussian mechanism that claims (epsilon, delta), by simulation.
+    """What audits with this many trials find about a Gaussian mechanism that claims (epsilon, delta), by simulation.
 
-    The scores are N(0, 1) and N(f mu, 1), mu the shift at which a Gaussian mechanism spends exactly epsilon at delta,
-    f = 1, 2, 4 for noise that is so many times too small, worlds by fair coins: the best scores that any attack could
-    have. `GAMES` games of each kind from a fixed seed, so shares are known to within 0.04 (one standard deviation).
+    The scores are N(0, 1) and N(f mu, 1), where mu is the shift at which a Gaussian mechanism spends exactly epsilon at
+    delta, and f = 1, 2, 4 for noise that is too small by that factor. Worlds are fair coins. These are the best scores
+    that any attack could have. `GAMES` games of each kind are drawn from a fixed seed, so shares are known to within
+    0.04 (one standard deviation).
 
     Shapes: none; `trials` counts both worlds together.
     Citation: Balle and Wang 2018 (mu); Jagielski et al. 2020 (the audit).
@@ -57,7 +58,7 @@ def audit_power(trials: int, epsilon: float, delta: float = 1e-5) -> Power:
 
 @lru_cache(maxsize=64)
 def simulated(trials: int, epsilon: float, delta: float) -> Power:
-    """The games behind `audit_power`, kept for the tables, which ask for the same ones again and again."""
+    """The games of `audit_power`, cached for the tables, which request the same ones repeatedly."""
     mu = gaussian_mu(epsilon, delta)
     games = max(10, min(GAMES, DRAWS // (3 * trials)))
     bounds, above = {}, {}
@@ -79,10 +80,10 @@ def _game(random: np.random.Generator, trials: int, mu: float) -> tuple[Tensor, 
 
 
 class AuditPower(AuditMetric):
-    """The bound that as many trials would have proved of a Gaussian mechanism that spends exactly the claimed epsilon.
+    """The bound that this many trials would prove for a Gaussian mechanism that spends exactly the claimed epsilon.
 
-    The details say how often noise that is 2 or 4 times too small is refuted: by the bound, and by mu's interval. A
-    claim that is not refuted is worth as much as that. Definition: `metrics.audit_power.audit_power`.
+    The details say how often noise that is 2 or 4 times too small is refuted: by the bound, and by the interval of mu.
+    That is how much a claim that is not refuted is worth. Definition: `metrics.audit_power.audit_power`.
     """
 
     name: ClassVar[str] = "audit_power"
@@ -91,7 +92,7 @@ class AuditPower(AuditMetric):
     bounds: ClassVar[tuple[float | None, float | None]] = (0.0, None)
 
     def score(self, truth: AuditTruth) -> Score:
-        """The median bound; None where no epsilon is claimed."""
+        """The median bound; None if no epsilon is claimed."""
         if truth.claimed is None or not math.isfinite(truth.claimed):
             return Score(None, reason="no epsilon is claimed against this threat")
         found = audit_power(len(truth.scores), truth.claimed, truth.delta)

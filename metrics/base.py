@@ -17,7 +17,7 @@ Goal = Literal["reconstruction", "membership", "extraction", "audit", "training"
 
 @dataclass(frozen=True)
 class Score:
-    """A metric's outcome: the mean and one value an item (image or record); None with a reason, never NaN."""
+    """A metric's result: the mean and one value per item (image or record); None with a reason, never NaN."""
 
     value: float | None
     per_item: tuple[float, ...] = ()
@@ -27,12 +27,12 @@ class Score:
 
 @dataclass(frozen=True)
 class ReconstructionTruth:
-    """What reconstruction metrics get: all tensors matched, row i of one belongs to row i of the other.
+    """The input of reconstruction metrics: all tensors are matched, row i of one belongs to row i of the other.
 
     `reconstruction` (N, C, H, W) in image units, not clamped; `original` (N, C, H, W) in [0, 1];
     `mean`, `std` per channel: the normalisation that the model sees; `reconstruction_logits` and
     `original_logits` (N, classes): the true model of the attacked round, in eval mode, on the
-    clamped images (None where there is no model); `decoys` (D, C, H, W) in [0, 1]: other images.
+    clamped images (None if there is no model); `decoys` (D, C, H, W) in [0, 1]: other images.
     """
 
     reconstruction: Tensor
@@ -46,7 +46,7 @@ class ReconstructionTruth:
 
 @dataclass(frozen=True)
 class MembershipTruth:
-    """What membership metrics get: `scores` (N,), higher means member; `decisions` (N,) bool; `members` (N,) bool."""
+    """Input of membership metrics: `scores` (N,), higher means member; `decisions` (N,) bool; `members` (N,) bool."""
 
     scores: Tensor
     decisions: Tensor
@@ -55,10 +55,10 @@ class MembershipTruth:
 
 @dataclass(frozen=True)
 class ExtractionTruth:
-    """What extraction metrics get: the stolen and the true model of the attacked round, and what both say of the test.
+    """The input of extraction metrics: the stolen and the true model of the attacked round, and their test outputs.
 
-    `network` is the architecture (its own weights mean nothing); `stolen_logits` and `true_logits` (N, classes) are in
-    eval mode on the test images, whose labels are `labels` (N,).
+    `network` is the architecture (its own weights have no meaning); `stolen_logits` and `true_logits` (N, classes) are
+    computed in eval mode on the test images, whose labels are `labels` (N,).
     """
 
     stolen: Parameters
@@ -71,9 +71,10 @@ class ExtractionTruth:
 
 @dataclass(frozen=True)
 class AuditTruth:
-    """What audit metrics get: `scores` (N,), higher means world 1; `worlds` (N,) bool, True where it was; delta.
+    """The input of audit metrics: `scores` (N,), higher means world 1; `worlds` (N,) bool, True for world 1; delta.
 
-    `claimed` is the epsilon of a round that the defense claims against the threat at this delta; None: it claims none.
+    `claimed` is the epsilon of a round that the defense claims against the threat at this delta; None if it claims
+    none.
     """
 
     scores: Tensor
@@ -83,7 +84,7 @@ class AuditTruth:
 
 
 class Metric(Plugin):
-    """Base of all metrics; `version` grows whenever the definition changes."""
+    """Base of all metrics; `version` increases whenever the definition changes."""
 
     kind: ClassVar[str] = "metric"
     goal: ClassVar[Goal]

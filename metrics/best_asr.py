@@ -1,4 +1,4 @@
-"""Balanced accuracy at the best threshold on the evaluated records: an upper end, not an attack's success."""
+"""Balanced accuracy at the best threshold on the evaluated records: an upper limit, not an attack's success."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from leakboard.metrics.building_blocks.roc import counts, roc, undefined
 
 
 def best_threshold_asr(scores: Tensor, members: Tensor) -> float:
-    """Largest balanced accuracy that any threshold reaches on these very records.
+    """Largest balanced accuracy that any threshold reaches on the evaluated records.
 
     value = max over t of (TPR(t) + TNR(t)) / 2, where "score >= t" means member
 
-    Biased up, and never called ASR: the threshold is chosen by the truth. A useless score on 500 members and
-    500 non-members has 0.52 here on average. It is never under 0.5, as one threshold calls all records members.
+    It is biased upwards and never called ASR, because the truth chooses the threshold. A useless score on 500 members
+    and 500 non-members has 0.52 on average. It is never below 0.5, because one threshold calls all records members.
 
     Shapes: scores (N,), finite, higher means member; members bool (N,), both kinds present.
     Definition: the "balanced accuracy" of the LiRA plots (Carlini et al. 2022).
@@ -30,7 +30,7 @@ def best_threshold_asr(scores: Tensor, members: Tensor) -> float:
 
 
 class BestThresholdAsr(MembershipMetric):
-    """Balanced accuracy at the best threshold on the evaluated records: biased up, never called ASR.
+    """Balanced accuracy at the best threshold on the evaluated records: biased upwards, never called ASR.
 
     Definition: `metrics.best_asr.best_threshold_asr`.
     """
@@ -41,7 +41,7 @@ class BestThresholdAsr(MembershipMetric):
     bounds: ClassVar[tuple[float | None, float | None]] = (0.5, 1.0)
 
     def score(self, truth: MembershipTruth) -> Score:
-        """The value; None for one class only or for scores that are not finite."""
+        """The value; None if there is only one class or if scores are not finite."""
         reason = undefined(truth)
         value = None if reason else best_threshold_asr(truth.scores, truth.members)
         return Score(value, reason=reason, details=counts(truth))

@@ -1,4 +1,4 @@
-"""How far a stolen model's weights are from the true ones, up to the rescaling that ReLU networks do not notice."""
+"""The distance of a stolen model's weights from the true ones, up to rescalings that keep a ReLU network's function."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from leakboard.metrics.base import ExtractionMetric, ExtractionTruth, Score
 
 
 def canonical_distance(stolen: Parameters, true: Parameters, network: nn.Module) -> tuple[float, dict[str, float]]:
-    """Relative L2 distance between the canonical forms of two models, in all and tensor by tensor.
+    """Relative L2 distance between the canonical forms of two models, in total and per tensor.
 
     d = || C(stolen) - C(true) || / || C(true) ||
 
-    0 for every positive rescaling of the true model; the order of hidden units counts (none of our defenses hides it).
+    0 for every positive rescaling of the true model; the order of hidden units matters (none of our defenses hides it).
 
-    Shapes: both models in the network's own; finite.
+    Shapes: both models have the network's own shapes and are finite.
     Definition: SCHEMES 7(d); the symmetry is that of Neyshabur et al. 2015.
 
     >>> import torch
@@ -37,9 +37,9 @@ def canonical_distance(stolen: Parameters, true: Parameters, network: nn.Module)
 
 
 class CanonicalDistance(ExtractionMetric):
-    """Relative distance of the stolen weights from the true ones, positive rescaling of hidden units divided out.
+    """Relative distance of the stolen weights from the true ones, without positive rescaling of hidden units.
 
-    Definition: `metrics.canonical_distance.canonical_distance`; the details have it tensor by tensor.
+    Definition: `metrics.canonical_distance.canonical_distance`; the details give it per tensor.
     """
 
     name: ClassVar[str] = "canonical_distance"
@@ -48,7 +48,7 @@ class CanonicalDistance(ExtractionMetric):
     bounds: ClassVar[tuple[float | None, float | None]] = (0.0, None)
 
     def score(self, truth: ExtractionTruth) -> Score:
-        """The distance; None for networks without a canonical form and for models without finite ones."""
+        """The distance; None for networks without a canonical form and for models that are not finite."""
         try:
             distance, details = canonical_distance(truth.stolen, truth.true, truth.network)
         except Unsupported as reason:

@@ -27,9 +27,9 @@ STEPS = 64
 
 @dataclass(frozen=True)
 class Bound:
-    """A bound with what it came from: error rates on the evaluated half, their upper limits, the ceiling.
+    """A bound and its origin: error rates on the evaluated half, their upper limits, the ceiling.
 
-    `choosing` is the bound that the rule had on the half that chose it: by it one may also choose among attacks.
+    `choosing` is the bound of the rule on the half that chose it; it can also be used to choose among attacks.
     """
 
     epsilon: float
@@ -60,9 +60,10 @@ def epsilon_lower(scores: Tensor, worlds: Tensor, delta: float = 1e-5) -> Bound:
 
     epsilon >= max( log((1 - delta - FNR+) / FPR+), log((1 - delta - FPR+) / FNR+), 0 )
 
-    with FPR+, FNR+ Clopper and Pearson's upper limits, each at 97.5 %. Threshold and direction have the largest
-    bound (at wider limits) on the even trials; the bound is computed on the odd ones alone, so choosing costs no
-    confidence. The trials must be independent given their worlds. `ceiling` is what errorless scores would have proved.
+    with FPR+, FNR+ the upper limits of Clopper and Pearson, each at 97.5 %. Threshold and direction are those with the
+    largest bound (at wider limits) on the even trials. The bound is computed only on the odd trials, so the choice
+    costs no confidence. The trials must be independent given their worlds. `ceiling` is what scores without errors
+    would prove.
 
     Shapes: scores (N,), finite, higher means world 1; worlds bool (N,), both worlds present in both halves.
     Citation: Jagielski et al. 2020; Nasr et al. 2021.
@@ -94,7 +95,7 @@ def epsilon_lower(scores: Tensor, worlds: Tensor, delta: float = 1e-5) -> Bound:
 
 
 def _proved(fpr: Floats, fnr: Floats, delta: float) -> Floats:
-    """The larger of the two bounds for limits of the error rates; -inf where they prove nothing."""
+    """The larger of the two bounds for limits of the error rates; -inf if they prove nothing."""
     with np.errstate(divide="ignore"):
         first = np.log(np.maximum(1 - delta - fnr, 0.0)) - np.log(fpr)
         second = np.log(np.maximum(1 - delta - fpr, 0.0)) - np.log(fnr)
@@ -131,12 +132,12 @@ def _thresholds(values: Floats, bits: np.ndarray[Any, np.dtype[np.bool_]]) -> Fl
 
 
 def _counts(trials: int) -> Ints:
-    """Counts of errors from 0 to one less than the trials."""
+    """Counts of errors from 0 to the number of trials minus one."""
     return np.unique(np.geomspace(1, trials, STEPS).round().astype(np.int64)) - 1
 
 
 def unusable(truth: AuditTruth) -> str:
-    """Why no metric can be made of a game; empty where one can. Each half of the trials must hold both worlds."""
+    """Why a game has no metric; empty if it has. Each half of the trials must contain both worlds."""
     halves = truth.worlds[::2], truth.worlds[1::2]
     if any(bool(half.all()) or not bool(half.any()) for half in halves):
         return "one world only in a half of the trials: there must be more of them"
@@ -147,8 +148,8 @@ def unusable(truth: AuditTruth) -> str:
 class EpsilonLower(AuditMetric):
     """Lower bound of epsilon that the game proves at 95 % confidence: one round, one pair of neighbouring batches.
 
-    The details give the error rates on the evaluated half and the ceiling: what the same number of trials would have
-    proved without an error. A bound near its ceiling says "more trials", not "this much". Definition:
+    The details give the error rates on the evaluated half and the ceiling, which the same number of trials would prove
+    without an error. A bound near its ceiling means that more trials are needed. Definition:
     `metrics.epsilon_lower.epsilon_lower`.
     """
 
@@ -161,7 +162,7 @@ class EpsilonLower(AuditMetric):
     bounds: ClassVar[tuple[float | None, float | None]] = (0.0, None)
 
     def score(self, truth: AuditTruth) -> Score:
-        """The bound; None where a half lacks a world or scores are not finite."""
+        """The bound; None if a half lacks a world or if scores are not finite."""
         if reason := unusable(truth):
             return Score(None, reason=reason)
         halves = truth.worlds[::2], truth.worlds[1::2]

@@ -11,11 +11,11 @@ from leakboard.metrics.building_blocks.images import mean_score
 
 
 def feat_mse(reconstruction_logits: Tensor, original_logits: Tensor) -> Tensor:
-    """Mean squared difference of the logits, over all classes, of each image.
+    """Mean squared difference of the logits of each image, over all classes.
 
     FMSE_i = mean over classes c of (logit_c(reconstruction_i) - logit_c(original_i))^2
 
-    Over all classes: breaching restricts it to the labels of the batch, so that its value depends on them.
+    It covers all classes. breaching restricts it to the labels of the batch, so that its value depends on them.
 
     Shapes: both (N, classes), matched; returns float64 (N,).
     Definition: the FMSE of invertinggradients' `rec_mult.py` (Geiping et al. 2020).
@@ -44,7 +44,7 @@ class FeatMse(ReconstructionMetric):
     bounds: ClassVar[tuple[float | None, float | None]] = (0.0, None)
 
     def score(self, truth: ReconstructionTruth) -> Score:
-        """Mean of the images' feature MSE; None where there are no logits."""
+        """Mean of the images' feature MSE; None if there are no logits."""
         if truth.reconstruction_logits is None or truth.original_logits is None:
             return Score(None, reason="there are no logits: no model was attacked here")
         return mean_score(feat_mse(truth.reconstruction_logits, truth.original_logits))

@@ -1,4 +1,4 @@
-"""How often a stolen model says the same as the true one."""
+"""How often a stolen model gives the same answer as the true one."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from leakboard.metrics.base import ExtractionMetric, ExtractionTruth, Score
 
 
 def fidelity(stolen: Tensor, true: Tensor) -> Tensor:
-    """Whether two models give a record the same class, record by record.
+    """For each record, whether two models predict the same class.
 
-    f_i = [argmax_c stolen_i,c = argmax_c true_i,c]; of equal logits the first class counts
+    f_i = [argmax_c stolen_i,c = argmax_c true_i,c]; if logits are equal, the first class counts
 
-    A record with a logit that is not finite, in either model, counts as no agreement.
+    A record with a logit that is not finite, in either model, counts as disagreement.
 
     Shapes: both (N, classes), the logits on the same records; returns float64 (N,), 0 or 1.
     Citation: Jagielski et al. 2020 (fidelity extraction).
@@ -41,7 +41,7 @@ class Fidelity(ExtractionMetric):
     bounds: ClassVar[tuple[float | None, float | None]] = (0.0, 1.0)
 
     def score(self, truth: ExtractionTruth) -> Score:
-        """The mean over the test set; None where there is none."""
+        """The mean over the test set; None if there is none."""
         if len(truth.labels) == 0:
             return Score(None, reason="there are no test records")
         agree = fidelity(truth.stolen_logits, truth.true_logits)

@@ -1,4 +1,4 @@
-"""Identification: whether a reconstruction tells its original apart from other images."""
+"""Identification: whether a reconstruction distinguishes its original from other images."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ SAME_PIXEL = 1e-6
 
 
 def same_image(original: Tensor, decoys: Tensor) -> Tensor:
-    """Which decoys (D) are, pixel by pixel, one of the originals (N): bool (N, D)."""
+    """Which decoys (D) are pixel by pixel the same as one of the originals (N): bool (N, D)."""
     return pairwise_mse(decoys, original) <= SAME_PIXEL**2
 
 
 def strictly_nearest(own: Tensor, others: Tensor, same: Tensor) -> Tensor:
-    """1 where the own distance (N,) is under all others (N, D) that are not the same image; ties count against."""
+    """1 if the own distance (N,) is below all others (N, D) that are not the same image; ties count against it."""
     nearest_other = others.masked_fill(same, torch.inf).amin(dim=1)
     return (own < nearest_other).double()
 
 
 def distances(left: Tensor, right: Tensor) -> Tensor:
-    """L2 distances of rows (N, F) and (D, F), by differences: by the formula with products, exact ties would break."""
+    """L2 distances of rows (N, F) and (D, F), from differences: the formula with products would break exact ties."""
     return torch.cdist(left, right, compute_mode="donot_use_mm_for_euclid_dist")
 
 
@@ -59,7 +59,7 @@ def identified(reconstruction: Tensor, original: Tensor, decoys: Tensor) -> Tens
 
 @torch.no_grad()
 def embed(images: Tensor, network: Network) -> Tensor:
-    """Vectors (N, F) whose squared L2 distances are LPIPS: each image passes the backbone once, not once a pair."""
+    """Vectors (N, F) whose squared L2 distances are LPIPS: each image passes the backbone once, not once per pair."""
     if len(images) > CHUNK:
         return torch.cat([embed(part, network) for part in torch.split(images, CHUNK)])
     layers = network.net(network.scaling_layer(prepare(images)))
@@ -72,7 +72,7 @@ def embed(images: Tensor, network: Network) -> Tensor:
 
 
 def identified_lpips(reconstruction: Tensor, original: Tensor, decoys: Tensor, network: Network) -> Tensor:
-    """As `identified`, with the LPIPS distance in place of pixel L2."""
+    """As `identified`, with the LPIPS distance instead of pixel L2."""
     check_pair(reconstruction, original)
     check_original(decoys, "decoys")
     ours, true = embed(reconstruction, network), embed(original, network)
@@ -82,7 +82,7 @@ def identified_lpips(reconstruction: Tensor, original: Tensor, decoys: Tensor, n
 
 
 def score_hits(hits: Tensor, original: Tensor, decoys: Tensor, bad: int) -> Score:
-    """The share of hits, with the chance of a guess beside it: the mean of 1 / (1 + decoys that are left)."""
+    """The share of hits, and the chance of a guess: the mean of 1 / (1 + remaining decoys)."""
     left = (~same_image(original, decoys)).sum(dim=1)
     chance = float((1 / (1 + left.double())).mean()) if len(left) else 1.0
     details = {"chance": chance, "decoys": float(len(decoys)), "non_finite_images": float(bad)}
@@ -114,7 +114,7 @@ class Identified(ReconstructionMetric):
 class IdentifiedLpips(LpipsMetric):
     """Share of reconstructions whose nearest image, by LPIPS, among original and decoys is the original.
 
-    Definition: `metrics.identified.identified_lpips`; None without LPIPS' true weights.
+    Definition: `metrics.identified.identified_lpips`; None without the true LPIPS weights.
     """
 
     name: ClassVar[str] = "identified_lpips"

@@ -1,6 +1,6 @@
 """Which reconstruction belongs to which original: attacks return a batch in any order.
 
-Not a metric: the harness matches once, and all metrics score the same pairs.
+This is not a metric: the harness matches once, and all metrics score the same pairs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["match", "pairwise_mse"]
 
 
 def pairwise_mse(reconstruction: Tensor, original: Tensor) -> Tensor:
-    """Mean squared error of clamped images, each original (N rows) with each reconstruction (M columns)."""
+    """Mean squared error of clamped images, for each original (N rows) and each reconstruction (M columns)."""
     left, right = clamped(original).flatten(1), clamped(reconstruction).flatten(1)
     # |a - b|^2 = |a|^2 + |b|^2 - 2ab: no (N, M, pixels) tensor; in double its rounding is far below any pixel step
     squares = left.square().sum(1)[:, None] + right.square().sum(1)[None, :]
@@ -23,9 +23,9 @@ def pairwise_mse(reconstruction: Tensor, original: Tensor) -> Tensor:
 
 
 def match(reconstruction: Tensor, original: Tensor) -> Tensor:
-    """The order in which `reconstruction[order]` has, in row i, what belongs to row i of `original`.
+    """The order for which row i of `reconstruction[order]` belongs to row i of `original`.
 
-    The assignment, one to one, with the least sum over i of MSE(clamp(reconstruction[order[i]]), original[i])
+    It is the one-to-one assignment that minimises the sum over i of MSE(clamp(reconstruction[order[i]]), original[i])
     (Hungarian algorithm, Kuhn 1955). There may be more reconstructions than originals (an aggregate of K clients, of
     which only the victim's images are scored); the rest stays unmatched. Non-finite pixels count as mid-grey
     (`sanitise`), so that matching never fails.

@@ -26,7 +26,7 @@ def mse(reconstruction: Tensor, original: Tensor) -> Tensor:
 
 
 class Mse(ReconstructionMetric):
-    """Mean squared error in [0, 1], an image, then the mean.
+    """Mean squared error in [0, 1] per image, then the mean.
 
     Definition: `metrics.mse.mse`.
     """

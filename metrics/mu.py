@@ -1,4 +1,4 @@
-"""The Gaussian-DP parameter mu that the scores of a distinguishing game look like."""
+"""The Gaussian-DP parameter mu that fits the scores of a distinguishing game."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MOST = 40.0
 
 @dataclass(frozen=True)
 class Estimate:
-    """mu with its interval of 95 %. `separated`: no score of one world overlaps the other's; `high` is infinite."""
+    """mu with its 95 % interval. `separated`: the scores of the two worlds do not overlap; `high` is then infinite."""
 
     mu: float
     low: float
@@ -35,16 +35,16 @@ class Estimate:
 
 
 def mu_of_game(scores: Tensor, worlds: Tensor) -> Estimate:
-    """The mu at which N(0, 1) and N(mu, 1) are told apart as well as these two worlds, with an interval of 95 %.
+    """The mu at which N(0, 1) and N(mu, 1) are as distinguishable as these two worlds, with a 95 % interval.
 
     mu = sqrt(2) Phi^-1(AUC)
 
-    The AUC asks only for the order of the scores, so any increasing function of the log-likelihood ratio will do, and
-    no threshold has to be chosen: all trials count. Under mu-Gaussian DP its variance is known (`auc_deviation`); the
-    interval holds all mu whose AUC(mu) = Phi(mu / sqrt 2) is within 1.96 deviations *at that mu* of the one found
-    (as Wilson's for a rate, so it has a width at AUC 1/2 and near 1 too). mu is never negative: an AUC below 1/2
-    gives 0. Where the worlds are perfectly separated there is no finite estimate: mu is then its own lower limit,
-    at which so many trials are separated with chance 2.5 %, and `high` is infinite.
+    The AUC needs only the order of the scores, so any increasing function of the log-likelihood ratio will do. No
+    threshold has to be chosen: all trials count. Under mu-Gaussian DP its variance is known (`auc_deviation`). The
+    interval holds all mu whose AUC(mu) = Phi(mu / sqrt 2) is within 1.96 deviations *at that mu* of the measured one
+    (like Wilson's interval for a rate, so it has a width at AUC 1/2 and near 1 too). mu is never negative: an AUC below
+    1/2 gives 0. If the worlds are perfectly separated there is no finite estimate: mu is then its own lower limit, at
+    which this many trials are separated with probability 2.5 %, and `high` is infinite.
 
     Shapes: scores (N,), finite, higher means world 1; worlds bool (N,), both present.
     Citation: Dong, Roth and Su 2022 (Gaussian DP); Bamber 1975 (variance); Wilson 1927 (the interval's form).
@@ -71,18 +71,19 @@ def mu_of_game(scores: Tensor, worlds: Tensor) -> Estimate:
 
 
 def exceeds(scores: Tensor, worlds: Tensor, mu: float) -> bool:
-    """Whether the whole interval of `mu_of_game` lies above this mu: said wrongly of a true mu in 2.5 % of games."""
+    """Whether the whole interval of `mu_of_game` lies above this mu: wrong for a true mu in 2.5 % of games."""
     ones = int(worlds.sum())
     reach = REACH * auc_deviation(mu, len(worlds) - ones, ones)
     return auc(scores, worlds) > float(ndtr(mu / math.sqrt(2))) + reach
 
 
 def auc_deviation(mu: float, zeros: int, ones: int) -> float:
-    """The standard deviation of the AUC of N(0, 1) and N(mu, 1) with so many scores of each.
+    """The standard deviation of the AUC of N(0, 1) and N(mu, 1) with this many scores of each.
 
     Var = (A (1 - A) + (n0 + n1 - 2) (Q - A^2)) / (n0 n1), A = Phi(h), Q = Phi_2(h, h; 1/2) = A - 2 T(h, 1 / sqrt 3)
 
-    with h = mu / sqrt 2 and T Owen's function; Q is the chance that two scores of one world both beat one of the other.
+    with h = mu / sqrt 2 and T Owen's function. Q is the probability that two scores of one world both exceed one of the
+    other.
 
     >>> round(auc_deviation(0.0, 100, 100), 4)  # sqrt((n0 + n1 + 1) / (12 n0 n1)), as Mann and Whitney have it
     0.0409
@@ -94,14 +95,14 @@ def auc_deviation(mu: float, zeros: int, ones: int) -> float:
 
 
 def _root(excess: Callable[[float], float]) -> float:
-    """Where an increasing function of mu becomes positive, within [0, `MOST`]; infinite where it never does."""
+    """The mu at which an increasing function becomes positive, within [0, `MOST`]; infinite if it never does."""
     if excess(0.0) >= 0:
         return 0.0
     return math.inf if excess(MOST) < 0 else float(brentq(excess, 0.0, MOST))
 
 
 def _separated_limit(zeros: int, ones: int) -> float:
-    """The mu at which every score of world 1 exceeds every one of world 0 with chance 2.5 %.
+    """The mu at which every score of world 1 exceeds every score of world 0 with probability 2.5 %.
 
     P = integral of n0 phi(x) Phi(x)^(n0 - 1) Phi(mu - x)^n1 dx
     """
@@ -117,11 +118,11 @@ def _separated_limit(zeros: int, ones: int) -> float:
 
 
 class Mu(AuditMetric):
-    """The mu of Gaussian differential privacy that the game's scores look like, from all trials.
+    """The mu of Gaussian differential privacy that fits the game's scores, from all trials.
 
-    An estimate, not a proof: it takes the worlds for two Gaussians. The details give its interval of 95 %, the epsilon
-    that it means at the claimed delta with its own, and the same for the even trials (`choosing`) and the odd ones
-    (`evaluated`). Definition: `metrics.mu.mu_of_game`.
+    It is an estimate, not a proof: it assumes that the worlds are two Gaussians. The details give its 95 % interval,
+    the corresponding epsilon at the claimed delta with its interval, and the same for the even trials (`choosing`) and
+    the odd ones (`evaluated`). Definition: `metrics.mu.mu_of_game`.
     """
 
     name: ClassVar[str] = "mu"
@@ -132,7 +133,7 @@ class Mu(AuditMetric):
     bounds: ClassVar[tuple[float | None, float | None]] = (0.0, None)
 
     def score(self, truth: AuditTruth) -> Score:
-        """The estimate; None where a half lacks a world or scores are not finite. No `high` where there is none."""
+        """The estimate; None if a half lacks a world or scores are not finite. An infinite upper limit is left out."""
         if reason := unusable(truth):
             return Score(None, reason=reason)
         found = mu_of_game(truth.scores, truth.worlds)
@@ -152,7 +153,7 @@ class Mu(AuditMetric):
 
 
 def _ends(prefix: str, found: Estimate, delta: float) -> dict[str, float]:
-    """The ends of an interval, and the epsilons that it means; an infinite end is left out."""
+    """The limits of an interval, and the corresponding epsilons; an infinite limit is left out."""
     numbers = {"low": found.low, "high": found.high}
     epsilons = {"epsilon": found.mu, "epsilon_low": found.low, "epsilon_high": found.high}
     numbers |= {name: gaussian_epsilon(mu, delta) for name, mu in epsilons.items()}

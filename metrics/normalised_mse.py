@@ -17,7 +17,7 @@ def normalised_mse(reconstruction: Tensor, original: Tensor, std: Sequence[float
 
     MSE_i = mean over channels c and pixels of ((reconstruction_i,c - original_i,c) / std_c)^2
 
-    The mean of the normalisation cancels. Values over 1 arise from here, as std is about 0.25 for photos.
+    The mean of the normalisation cancels. Values above 1 are possible, because std is about 0.25 for photos.
 
     Shapes: both (N, C, H, W) in image units, matched, std of length C; returns float64 (N,).
     Definition: the "MSE" of invertinggradients' `reconstruct_image.py` (Geiping et al. 2020).

@@ -1,4 +1,4 @@
-"""LPIPS: the distance of deep features, which agrees with people better than pixels do."""
+"""LPIPS: the distance of deep features, which agrees with human judgement better than pixels do."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CHUNK = 64  # images at once, to bound the memory
 
 
 def prepare(images: Tensor) -> Tensor:
-    """Images as LPIPS takes them: three channels, sides of at least 64 pixels (bilinear), in [-1, 1].
+    """Images in the form that LPIPS takes: three channels, sides of at least 64 pixels (bilinear), in [-1, 1].
 
     >>> tuple(prepare(torch.zeros(2, 1, 32, 32)).shape)
     (2, 3, 64, 64)
@@ -40,11 +40,11 @@ def lpips_distance(reconstruction: Tensor, original: Tensor, network: Network) -
 
     LPIPS_i = sum over layers l of mean over positions of sum over channels c of w_l,c (f_l,c(x) - f_l,c(y))^2
 
-    with f the features of each layer, of unit length at each position, and w >= 0 fitted to people's judgement.
-    Images are clamped to [0, 1], grey is repeated to RGB, sides under 64 pixels become 64 (bilinear), then
+    with f the features of each layer, of unit length at each position, and w >= 0 fitted to human judgements.
+    Images are clamped to [0, 1], grey is repeated to RGB, sides below 64 pixels become 64 (bilinear), then
     [0, 1] becomes [-1, 1].
 
-    Shapes: both (N, 1 or 3, H, W), matched; returns float64 (N,). The network is `_backbone.load_network`'s.
+    Shapes: both (N, 1 or 3, H, W), matched; returns float64 (N,). The network comes from `backbone.load_network`.
     Citation: Zhang, Isola, Efros, Shechtman and Wang 2018.
 
     Without the true weights there is no number, and never one from other weights:
@@ -59,7 +59,7 @@ def lpips_distance(reconstruction: Tensor, original: Tensor, network: Network) -
 
 
 class Lpips(LpipsMetric):
-    """LPIPS with the AlexNet backbone, an image, then the mean; None without its true weights.
+    """LPIPS with the AlexNet backbone per image, then the mean; None without its true weights.
 
     Definition: `metrics.perceptual.lpips_distance`.
     """
@@ -70,7 +70,7 @@ class Lpips(LpipsMetric):
     bounds: ClassVar[tuple[float | None, float | None]] = (0.0, None)
 
     def score(self, truth: ReconstructionTruth) -> Score:
-        """Mean of the images' LPIPS; None with the reason where the weights cannot be had."""
+        """Mean of the images' LPIPS; None with the reason if the weights are not available."""
         try:
             network = load_network(self.weights, self.download)
         except WeightsMissing as missing:

@@ -1,4 +1,4 @@
-"""Peak signal-to-noise ratio, an image, capped."""
+"""Peak signal-to-noise ratio per image, capped."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def psnr(reconstruction: Tensor, original: Tensor) -> Tensor:
 
     PSNR_i = min(60, 10 log10(1 / MSE_i)), with MSE_i of the images clamped to [0, 1]
 
-    The mean is taken over these values; pooling the MSE of a batch first gives another, lower number.
+    The mean is taken over these values; pooling the MSE of a batch first gives a different, lower number.
 
     Shapes: both (N, C, H, W), matched; returns float64 (N,).
     Citation: Huynh-Thu and Ghanbari 2008; the mean over images as in Geiping et al. 2020.
@@ -33,7 +33,7 @@ def psnr(reconstruction: Tensor, original: Tensor) -> Tensor:
 
 
 class Psnr(ReconstructionMetric):
-    """Peak signal-to-noise ratio an image, capped at 60 dB, then the mean; not pooled.
+    """Peak signal-to-noise ratio per image, capped at 60 dB, then the mean; not pooled.
 
     Definition: `metrics.psnr.psnr`.
     """

@@ -16,7 +16,7 @@ C1, C2 = 0.01**2, 0.03**2  # (K1 L)^2 and (K2 L)^2 with the data range L = 1
 
 
 def _smooth(planes: Tensor) -> Tensor:
-    """Gaussian means of planes (P, 1, H, W), only where the whole window lies inside."""
+    """Gaussian means of planes (P, 1, H, W), only where the whole window is inside the image."""
     taps = torch.arange(WINDOW, dtype=planes.dtype, device=planes.device) - WINDOW // 2
     weights = torch.exp(-taps.square() / (2 * SIGMA**2))
     weights = weights / weights.sum()
@@ -29,11 +29,11 @@ def ssim(reconstruction: Tensor, original: Tensor) -> Tensor:
     SSIM_i = mean over channels and windows of
         (2 mx my + C1) (2 sxy + C2) / ((mx^2 + my^2 + C1) (sxx + syy + C2))
 
-    with weighted means m and population covariances s in an 11x11 Gaussian window (sigma 1.5), C1 = 0.01^2,
-    C2 = 0.03^2 and data range 1. Border: no padding, only windows wholly inside the image count, so a 32x32
-    image has 22x22 of them. So do Wang's own code and scikit-image (`gaussian_weights=True,
-    use_sample_covariance=False, data_range=1`). torchmetrics has the same values inside, but its mean also counts
-    windows over a border that it reflects: lower by 0.05 on average for CIFAR-10 with noise of 0.05 to 0.2.
+    with weighted means m and population covariances s in an 11x11 Gaussian window (sigma 1.5), C1 = 0.01^2, C2 = 0.03^2
+    and data range 1. There is no padding: only windows that are completely inside the image count, so a 32x32 image has
+    22x22 of them. Wang's own code and scikit-image (`gaussian_weights=True, use_sample_covariance=False, data_range=1`)
+    do the same. torchmetrics has the same values inside, but its mean also counts windows over a reflected border:
+    lower by 0.05 on average for CIFAR-10 with noise of 0.05 to 0.2.
 
     Shapes: both (N, C, H, W), matched, H and W at least 11; clamped to [0, 1]; returns float64 (N,).
     Citation: Wang, Bovik, Sheikh and Simoncelli 2004.
@@ -58,7 +58,7 @@ def ssim(reconstruction: Tensor, original: Tensor) -> Tensor:
 
 
 class Ssim(ReconstructionMetric):
-    """Structural similarity (Wang et al. 2004), 11x11 Gaussian window, an image, then the mean.
+    """Structural similarity (Wang et al. 2004), 11x11 Gaussian window, per image, then the mean.
 
     Definition: `metrics.ssim.ssim`.
     """

@@ -12,9 +12,10 @@ from leakboard.metrics.base import ExtractionMetric, ExtractionTruth, Score
 
 
 def hits(logits: Tensor, labels: Tensor) -> Tensor:
-    """Whether a model is right, record by record: the terms of `metrics.accuracy.accuracy`.
+    """For each record, whether a model is right: the terms of `metrics.accuracy.accuracy`.
 
-    h_i = [argmax_c logits_i,c = label_i]; of equal logits the first class counts, one that is not finite is wrong
+    h_i = [argmax_c logits_i,c = label_i]; if logits are equal, the first class counts; a logit that is not finite is
+    wrong
 
     Shapes: logits (N, classes), labels int64 (N,); returns float64 (N,), 0 or 1.
     Definition: top-1 accuracy.
@@ -30,7 +31,7 @@ def hits(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 class StolenAccuracy(ExtractionMetric):
-    """Test accuracy of the stolen model; the true model's stands in the details.
+    """Test accuracy of the stolen model; the details give that of the true model.
 
     Definition: `metrics.stolen_accuracy.hits`, the mean over the test set.
     """
@@ -41,7 +42,7 @@ class StolenAccuracy(ExtractionMetric):
     bounds: ClassVar[tuple[float | None, float | None]] = (0.0, 1.0)
 
     def score(self, truth: ExtractionTruth) -> Score:
-        """The mean over the test set; None where there is none."""
+        """The mean over the test set; None if there is none."""
         if len(truth.labels) == 0:
             return Score(None, reason="there are no test records")
         found = hits(truth.stolen_logits, truth.labels)

@@ -1,4 +1,4 @@
-"""True positive rate at a low false positive rate: whom an attack exposes for certain."""
+"""True positive rate at a low false positive rate: the records that an attack exposes with certainty."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def tpr_at_fpr(scores: Tensor, members: Tensor, level: float) -> float:
     TPR@level = max over t of TPR(t) with FPR(t) <= level, where "score >= t" means member
 
     Records with tied scores move together, and nothing is interpolated between thresholds. With fewer than
-    1/level non-members no false positive is allowed; the plugins then give None.
+    1/level non-members no false positive is allowed; the plugins then return None.
 
     Shapes: scores (N,), finite, higher means member; members bool (N,), both kinds present; 0 <= level <= 1.
     Citation: Carlini et al. 2022.
@@ -32,7 +32,7 @@ def tpr_at_fpr(scores: Tensor, members: Tensor, level: float) -> float:
 
 
 class _TprAtFpr(MembershipMetric):
-    """What the levels share."""
+    """Base of the metrics for the single levels."""
 
     citation: ClassVar[str] = "Carlini et al., Membership Inference Attacks From First Principles, IEEE S&P 2022"
     higher_is_better: ClassVar[bool] = True
@@ -40,7 +40,7 @@ class _TprAtFpr(MembershipMetric):
     level: ClassVar[float]
 
     def score(self, truth: MembershipTruth) -> Score:
-        """TPR at the level; None with fewer than 1/level non-members, one class only, or scores not finite."""
+        """TPR at the level; None with fewer than 1/level non-members, only one class, or scores that are not finite."""
         found, needed = counts(truth), round(1 / self.level)
         reason = undefined(truth)
         if not reason and found["nonmembers"] < needed:

@@ -11,11 +11,11 @@ if __name__ != "leakboard.suites":
 
 
 def suite_files() -> dict[str, Path]:
-    """The suites of the checkout, by name. Imports nothing heavy: `list` and a finished run answer at once."""
+    """The suites of the checkout, by name. Imports nothing large, so that `list` and a finished run answer at once."""
     found = {path.stem: path for path in Path(__file__).parent.glob("*.yaml")}
     return {name: found[name] for name in natural_order(found)}
 
 
 def suite_file(name_or_file: str) -> Path:
-    """A suite by name, or the file that is named; it may not be there."""
+    """The file of a suite by name, or the named file, which may not exist."""
     return suite_files().get(name_or_file) or Path(name_or_file)

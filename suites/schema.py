@@ -16,7 +16,7 @@ from leakboard.federation.view import parse_threat
 from leakboard.suites import suite_file, suite_files
 
 MAX_SUITE_BYTES = 200_000
-#: YAML nodes, every alias counted as often as it is used: a few lines of aliases to aliases are billions of nodes
+#: YAML nodes, with each alias counted as often as it is used: a few lines of nested aliases can be billions of nodes
 MAX_SUITE_NODES = 50_000
 #: letters, digits, some signs, and single spaces inside: `mp-dp (V1)`, `mp-dp (paper's formula)`
 LABEL = r"^(?:[A-Za-z0-9._+@%()'-](?: ?[A-Za-z0-9._+@%()'-])*)?$"
@@ -24,7 +24,7 @@ Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 
 
 class Entry(Settings):
-    """A plugin with its parameters, under a label of its own: `name`, or `{name, label, params}`."""
+    """A plugin with its parameters and its own label: `name`, or `{name, label, params}`."""
 
     name: str = Field(min_length=1, max_length=500)
     label: str = Field("", max_length=60, pattern=LABEL)
@@ -37,12 +37,12 @@ class Entry(Settings):
 
     @property
     def title(self) -> str:
-        """The label where there is one, else the plugin's name."""
+        """The label if there is one, otherwise the plugin's name."""
         return self.label or self.name.partition(":")[0]
 
 
 class DefenseEntry(Entry):
-    """A defense; `model` and `training` override the suite's settings for this row alone."""
+    """A defense; `model` and `training` override the suite's settings for this row only."""
 
     model: Entry | None = None
     training: dict[str, Any] = Field(default_factory=dict)
@@ -52,13 +52,13 @@ class AttackEntry(Entry):
     """An attack, the threats under which it runs, and what it is told."""
 
     threats: tuple[str, ...] = Field(min_length=1, max_length=100)
-    known_labels: bool = Field(False, description="whether a reconstruction attack is told the labels")
+    known_labels: bool = Field(False, description="whether a reconstruction attack knows the labels")
     known_members: float = Field(
-        0, ge=0, lt=1, description="share of members and of non-members that a membership attack is told, not evaluated"
+        0, ge=0, lt=1, description="share of members and non-members that a membership attack knows; not evaluated"
     )
     about: Literal["training", "batch"] = Field(
         "training",
-        description="membership: was a record trained on at all, or in the victim's batch of each observed round",
+        description="membership: in the training set at all, or in the victim's batch of each observed round",
     )
     pool_share: float = Field(
         1, gt=0, le=1, description="`about: batch`: share of the victim's batch that is among the candidates"
@@ -66,11 +66,12 @@ class AttackEntry(Entry):
 
 
 class Tuning(Settings):
-    """How the clip bound and the learning rate of each row were chosen: the grid, the seed, and what came out.
+    """How the clip bound and the learning rate of each row were chosen: the grid, the seed, and the results.
 
-    `accuracy` has, by row, one list per learning rate with one value per clip bound (one value where the row does not
-    clip), in percent, on held-out records (`benchmarks/tuning.py` makes it). A row in `same_as` was not trained on the
-    grid and takes the point of another: its training is the same up to rounding, or the suite's file says how near.
+    `accuracy` has, by row, one list per learning rate with one value per clip bound (one value if the row does not
+    clip), in percent, on held-out records (`benchmarks/tuning.py` computes it). A row in `same_as` was not trained on
+    the grid and takes the point of another row: its training is the same up to rounding, or the suite's file says how
+    close.
     """
 
     seed: Seed
@@ -80,9 +81,9 @@ class Tuning(Settings):
     accuracy: dict[str, tuple[tuple[float, ...], ...]] = Field(default_factory=dict)
 
     def best(self, row: str) -> tuple[float | None, float]:
-        """Clip bound (None where the row does not clip) and learning rate of the most accurate point.
+        """Clip bound (None if the row does not clip) and learning rate of the most accurate point.
 
-        Of equal ones the first: the smaller learning rate, then the smaller bound.
+        If several are equal, the first is taken: the smaller learning rate, then the smaller bound.
         """
         values = self.accuracy[self.same_as.get(row, row)]
         best = max((value, -r, -c) for r, own in enumerate(values) for c, value in enumerate(own))
@@ -91,7 +92,7 @@ class Tuning(Settings):
 
 
 class Suite(Settings):
-    """A whole suite, as it stands in `suites/*.yaml`."""
+    """A whole suite, as in `suites/*.yaml`."""
 
     name: str = Field(min_length=1, max_length=60, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     description: str = ""
@@ -103,10 +104,10 @@ class Suite(Settings):
     defenses: tuple[DefenseEntry, ...] = Field(min_length=1, max_length=1000)
     attacks: tuple[AttackEntry, ...] = Field(min_length=1, max_length=1000)
     control: str = Field("fedsgd", description="label of the row without a defense")
-    utility_gate: float = Field(0.9, ge=0, le=1, description="share of the control's accuracy that a ranked row keeps")
-    decoys: int = Field(999, ge=1, le=100_000, description="other images among which `identified` looks")
-    time_limit: float = Field(3600, gt=0, description="seconds a cell or a training may take")
-    memory_limit: float = Field(16, gt=0, description="GiB of memory that a cell or a training may hold")
+    utility_gate: float = Field(0.9, ge=0, le=1, description="share of the control's accuracy that a ranked row needs")
+    decoys: int = Field(999, ge=1, le=100_000, description="number of other images with which `identified` compares")
+    time_limit: float = Field(3600, gt=0, description="time limit of a cell or a training, in seconds")
+    memory_limit: float = Field(16, gt=0, description="memory limit of a cell or a training, in GiB")
     tuning: Tuning | None = Field(None, description="how clip bounds and learning rates were chosen")
 
     @model_validator(mode="after")
@@ -137,7 +138,7 @@ class Suite(Settings):
 
 
 def is_about_rounds(goal: str, entry: AttackEntry) -> bool:
-    """Whether an attack of this goal is run once for each observed round, not once on the whole training."""
+    """Whether an attack of this goal runs once per observed round instead of once on the whole training."""
     return goal in ("reconstruction", "extraction") or entry.about == "batch"
 
 
@@ -149,10 +150,10 @@ def _check_threat(threat: str, clients: int) -> None:
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader, which builds no Python objects, and here no large ones out of small files either."""
+    """PyYAML's safe loader, which builds no Python objects; here it also builds no large objects from small files."""
 
     def get_single_node(self) -> yaml.Node | None:
-        """The document's tree, refused where its aliases unfold to too much or lead back to where they stand."""
+        """The document's tree; refused if its aliases expand to too much or refer to themselves."""
         node: yaml.Node | None = super().get_single_node()
         if node is not None and _unfolded(node, {}) > MAX_SUITE_NODES:
             raise yaml.constructor.ConstructorError(problem=f"it unfolds to more than {MAX_SUITE_NODES} nodes")
@@ -160,9 +161,9 @@ class _Loader(yaml.SafeLoader):
 
 
 def _unfolded(node: yaml.Node, known: dict[int, int | None]) -> int:
-    """How many nodes a tree has when every alias is written out."""
+    """The number of nodes of a tree with every alias expanded."""
     if id(node) not in known:
-        known[id(node)] = None  # begun
+        known[id(node)] = None  # started
         parts = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else node.value
         below = sum(_unfolded(part, known) for part in parts) if isinstance(node, yaml.CollectionNode) else 0
         known[id(node)] = 1 + below
@@ -173,7 +174,7 @@ def _unfolded(node: yaml.Node, known: dict[int, int | None]) -> int:
 
 
 def load_suite(name_or_file: str) -> Suite:
-    """A suite by name, or from a YAML file; every mistake is one sentence."""
+    """A suite by name, or from a YAML file; every mistake is reported in one sentence."""
     path = suite_file(name_or_file)
     try:
         if not path.is_file():
@@ -183,7 +184,7 @@ def load_suite(name_or_file: str) -> Suite:
         given = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
     except OSError as error:
         raise UserError(f"The suite {path} cannot be read: {error.strerror}.") from None
-    # YAML's own constructors let out what they stumble over: a month 13, a number of 5,000 digits, `!!bool maybe`
+    # YAML's own constructors raise various errors: for a month 13, a number of 5,000 digits, `!!bool maybe`
     except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:
         where = getattr(error, "problem_mark", None)
         line = f" in line {where.line + 1}" if where else ""
@@ -199,7 +200,7 @@ def load_suite(name_or_file: str) -> Suite:
 
 
 def _fields_at(error: ValidationError) -> dict[str, Any]:
-    """The settings that are allowed where the first error is."""
+    """The settings that are allowed at the location of the first error."""
     where = [part for part in error.errors()[0]["loc"][:-1] if isinstance(part, str)]
     models: dict[str, type[Settings]] = {
         "training": Training,
@@ -213,7 +214,7 @@ def _fields_at(error: ValidationError) -> dict[str, Any]:
 
 
 def check_plugins(suite: Suite) -> None:
-    """Every plugin that the suite names exists and takes its parameters."""
+    """Check that every plugin that the suite names exists and takes its parameters."""
     for entry in suite.datasets:
         registry.create("dataset", entry.name, entry.params)
     for entry in [suite.model, *(d.model for d in suite.defenses if d.model)]:

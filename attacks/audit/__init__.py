@@ -1,1 +1,1 @@
-"""Attacks that measure epsilon from below."""
+"""Attacks that estimate a lower bound of epsilon."""

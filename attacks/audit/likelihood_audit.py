@@ -13,20 +13,22 @@ from leakboard.federation.transcript import Observation
 
 
 class LikelihoodAudit(AuditAttack):
-    """Tells the worlds apart by the likelihood ratio of all that was seen, given what each world would have sent.
+    """Tells the two worlds apart by the likelihood ratio of all observations, given what each world would have sent.
 
-    `part: gradient` takes all gradients g_k of the honest reading (clients' own, else the sum) and what they would be
-    without noise in world b: for the victim by either batch, for the other clients by their records, which the
-    adversary of differential privacy knows. By the joint covariance of the noise (`Defense.joint_noise`), which under
-    mp-dp is diag(R) (sigma_eta^2 I + sigma_Delta^2 L) diag(R) a coordinate, generalised least squares gives
+    `part: gradient` takes all gradients g_k of the honest reading (those of the clients, otherwise the sum), and what
+    they would be without noise in world b. For the victim that follows from either batch; for the other clients it
+    follows from their records, which the adversary of differential privacy knows. The joint covariance of the noise
+    (`Defense.joint_noise`) is diag(R) (sigma_eta^2 I + sigma_Delta^2 L) diag(R) per coordinate under mp-dp.
+    Generalised least squares then gives
 
         nd/2 log( D_0 / D_1 ),  D_b = sum_i e_i^T C^-1 e_i,  e_ki = (g_ki - g_ki(b)) / s_ki
 
-    the Gaussian log-likelihood ratio whose common factor of the noise is taken from the trial itself. Clients whose
-    noise is independent of the victim's tell nothing, and are left out. With `noise_aware: false` it is the victim's
-    own gradient at equal weights. `part: view` adds the ratio of everything else that the update holds in plain numbers
-    (Psi and Phi), and takes their share of the gradient off, so that nothing counts twice. `part: support` asks of the
-    noise on the victim's gradient only that it is bounded: max_i |g - g(0)|_i / s_i - max_i |g - g(1)|_i / s_i.
+    This is the Gaussian log-likelihood ratio, with the common factor of the noise estimated from the trial itself.
+    Clients whose noise is independent of the victim's carry no information and are left out. With
+    `noise_aware: false` only the victim's own gradient is used, with equal weights. `part: view` adds the ratio of all
+    other parts of the update that are plain numbers (Psi and Phi). It also subtracts their share from the gradient, so
+    that nothing counts twice. `part: support` only assumes that the noise on the victim's gradient is bounded:
+    max_i |g - g(0)|_i / s_i - max_i |g - g(1)|_i / s_i.
     """
 
     name: ClassVar[str] = "audit"
@@ -37,19 +39,19 @@ class LikelihoodAudit(AuditAttack):
     can_adapt: ClassVar[bool] = True
 
     part: Literal["gradient", "view", "support"] = Field("gradient", description="what the ratio is computed on")
-    noise_aware: bool = Field(True, description="weigh coordinates by the noise that the server knows them to carry")
+    noise_aware: bool = Field(True, description="weigh coordinates by the noise that the server knows they carry")
 
     @property
     def adaptive(self) -> bool:
-        """Whether more is used than the honest reading."""
+        """Whether the attack uses more than the honest reading."""
         return self.part != "gradient" or self.noise_aware
 
     def work(self, problems: int) -> tuple[float, float]:
-        """A trial costs some ten gradients: every client's own, and those that the auditor computes."""
+        """A trial costs about ten gradients: one per client, and those that the auditor computes."""
         return 10.0 * self.trials, 0.0
 
     def distinguish(self, knowledge: Knowledge, task: AuditTask) -> AuditAnswer:
-        """One ratio per trial, each by itself."""
+        """One ratio per trial, computed from that trial only."""
         worlds = Worlds(knowledge.defense, task)
         scores = torch.tensor([self._score(worlds, trial) for trial in task.trials], dtype=torch.float64)
         broken = int((~scores.isfinite()).sum())

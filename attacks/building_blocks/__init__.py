@@ -1,1 +1,1 @@
-"""What attacks of several goals share."""
+"""Code that attacks of several goals share."""

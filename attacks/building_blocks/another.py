@@ -1,4 +1,4 @@
-"""Attacks that prepare the ground for another attack, named by a parameter."""
+"""Attacks that do some preparation and then run another attack, which a parameter names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from leakboard.core import registry
 
 
 class RunsAnother(Attack):
-    """Base beside that of the goal: an attack that hands what it found to another one with the same goal."""
+    """Mixin for an attack that passes its findings to another attack with the same goal."""
 
     attack: str = Field(min_length=1, description="the attack that it runs")
     params: dict[str, Any] = Field({}, description="parameters of that attack")
@@ -34,9 +34,9 @@ class RunsAnother(Attack):
         return (self.attack,)
 
     def budget(self) -> dict[str, Any]:
-        """That of the other attack."""
+        """The budget of the other attack."""
         return self.inner().budget()
 
     def work(self, problems: int) -> tuple[float, float]:
-        """That of the other attack, once: what comes before it costs next to nothing."""
+        """The work of the other attack. The preparation costs almost nothing in comparison."""
         return self.inner().work(problems)

@@ -1,4 +1,4 @@
-"""What an adaptive attack does to the gradients of its candidates before it compares them with the observed one."""
+"""How an adaptive attack transforms the gradients of its candidates before it compares them with the observed one."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from leakboard.defenses.base import Defense, Gradient, Transform
 from leakboard.federation.payload import Parameters
 from leakboard.federation.settings import Public
 
-#: a change of a gradient, relative to its size, that no attack notices
+#: a relative change of a gradient that is too small for any attack to notice
 UNSEEN = 1e-3
-#: clients, and records of each, on which that is tried
+#: the number of clients, and of records per client, on which the change is measured
 FEW = 4
 
 
 @dataclass(frozen=True)
 class Imitation:
-    """How the observed gradient came about from the gradients of single records, as far as nothing was drawn.
+    """How the observed gradient follows from the gradients of single records, random draws excluded.
 
-    g = mean over clients k of U(mean over its records b of T(g_kb)), with T `of_record` (clipping) and U `of_update`
-    (pruning, rounding) of the defense; where one is None it is the identity. The records of a candidate are dealt to
-    the clients in order, equally many to each.
+    g = mean over clients k of U(mean over its records b of T(g_kb)), where T is the defense's `of_record` (clipping)
+    and U its `of_update` (pruning, rounding). None stands for the identity. The records of a candidate are assigned to
+    the clients in order, the same number to each client.
     """
 
     clients: int
@@ -32,13 +32,13 @@ class Imitation:
 
     @property
     def parts(self) -> int:
-        """How many gradients it takes: one a record, one a client, or the whole one."""
+        """How many gradients it takes: one per record, one per client, or one for the whole batch."""
         if self.of_record is not None:
             return self.records
         return self.clients if self.of_update is not None else 1
 
     def __call__(self, gradients: Parameters) -> Parameters:
-        """The one gradient (1, *shape) that comes of those of equal parts (N, *shape), N `parts` or a multiple."""
+        """Combine the gradients (N, *shape) of equal parts into one (1, *shape); N is `parts` or a multiple of it."""
         if self.of_record is not None:
             gradients = self.of_record(gradients)
         if self.of_update is not None:
@@ -46,10 +46,11 @@ class Imitation:
         return _means(gradients, 1)
 
     def noticed(self, observed: Parameters, *, scale: bool) -> bool:
-        """Whether it changes random gradients about as large as the observed one; a cosine sees no mere `scale`.
+        """Whether it changes random gradients about as large as the observed one.
 
-        Records beyond a bound hide in a mean below it, so the parts are two, three, ... times as large. A few clients
-        with a few records stand for all.
+        Without `scale` a mere rescaling does not count, because a cosine does not see it. The mean of several records
+        can be below a bound that the records exceed, so the parts are made two, three, ... times as large. The test
+        uses only a few clients with a few records each.
         """
         clients = min(self.clients, FEW)
         few = replace(self, clients=clients, records=clients * min(self.records // self.clients, FEW))
@@ -61,13 +62,13 @@ class Imitation:
             size = float(value.double().square().mean().sqrt().nan_to_num(0, 0, 0)) or 1.0
             given[name] = drawn * size * sizes.view(-1, *[1] * value.ndim)
         before, after = (torch.cat([part[name].flatten() for name in given]) for part in (_means(given, 1), few(given)))
-        if not scale:  # compare directions: the best multiple of what comes out
+        if not scale:  # compare directions: scale the output to fit best
             after = after * (before @ after) / after.square().sum().clamp(min=1e-300)
         return float((after - before).norm()) > UNSEEN * float(before.norm())
 
 
 def imitation_of(defense: Defense, observed: Gradient, public: Public) -> Imitation | None:
-    """What this defense lets an attacker imitate of an observed gradient; None: nothing."""
+    """What an attacker can imitate of this defense for an observed gradient; None if there is nothing."""
     of_record, of_update = defense.mimic_records(observed, public), defense.mimic(observed, public)
     if of_record is None and of_update is None:
         return None
@@ -75,5 +76,5 @@ def imitation_of(defense: Defense, observed: Gradient, public: Public) -> Imitat
 
 
 def _means(gradients: Parameters, groups: int) -> Parameters:
-    """Gradients (N, *shape) to the means (groups, *shape) of consecutive ones, equally many each."""
+    """Average consecutive gradients (N, *shape) in groups of equal size; returns (groups, *shape)."""
     return {n: v.reshape(groups, -1, *v.shape[1:]).mean(1) for n, v in gradients.items()}

@@ -1,4 +1,4 @@
-"""The model as it was received: what a curious client has without any effort."""
+"""The model as it was received, which a curious client has without any effort."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from leakboard.federation.payload import copy_value
 
 
 class ReceivedModel(ExtractionAttack):
-    """The model as the honest reading of the view holds it; the control of extraction.
+    """The model that the honest reading of the view holds; the control of extraction.
 
-    A client that took no part in the round gives the newest model that it had got before, and the flags say so.
+    A client that took no part in the round returns the newest model that it received before, and a flag says so.
     """
 
     name: ClassVar[str] = "received-model"
     citation: ClassVar[str] = "Definition: the protocol's own messages; no attack at all"
 
     def extract(self, knowledge: Knowledge, task: ExtractionTask) -> ExtractionAnswer:
-        """The model of the round's first probe, else the newest one before it (readings come in order)."""
+        """The model of the round's first probe, or else the newest one before it (readings are in order)."""
         held = [r for r in knowledge.readings() if r.model is not None and _until(r, task)]
         if not held:
             raise Unsupported(f"this view ({knowledge.view.threat}) holds no model up to round {task.round_index}")
         newest = held[-1]
         assert newest.model is not None
         if not all(bool(value.isfinite().all()) for value in newest.model.values()):
-            raise Unsupported("the model that was received holds no numbers: the training diverged")
+            raise Unsupported("the received model holds values that are not finite: the training diverged")
         fresh = newest.context.kind == "probe" and newest.context.round == task.round_index
         flags = () if fresh else (f"no model of round {task.round_index} in the view: {_place(newest)} is given",)
         return ExtractionAnswer(copy_value(newest.model), flags)
 
 
 def _until(reading: Reading, task: ExtractionTask) -> bool:
-    """Whether it is of the first probe of the task's round or from before; of later probes none is used."""
+    """Whether a reading is of the first probe of the task's round or earlier; later probes are not used."""
     o = reading.context
     return o.kind != "final" and o.round <= task.round_index and not o.probe
 

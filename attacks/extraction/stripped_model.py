@@ -1,4 +1,4 @@
-"""The global model, by a client that knows model perturbation."""
+"""A client that knows model perturbation recovers the global model."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ from leakboard.federation.task import task_of
 
 
 class StrippedModel(ExtractionAttack):
-    """The received model without its additive noise r: the true model, but for a rescaling that changes no output.
+    """The received model without its additive noise r: the true model up to a rescaling that changes no output.
 
-    r is estimated as `estimate` says (attacks/_stripping.py); transitional layers go into the weights; the answer is
-    in canonical form (rows of norm 1 before every activation), since positive rescaling is a symmetry of ReLU networks.
+    `estimate` says how r is estimated (attacks/building_blocks/stripping.py). Transitional layers are merged into the
+    weights. The answer is in canonical form (rows of norm 1 before every activation), because positive rescaling is a
+    symmetry of ReLU networks.
     """
 
     name: ClassVar[str] = "extraction"
     citation: ClassVar[str] = "LeakBoard: least squares for the additive noise of Yang et al., WWW 2022"
     can_adapt: ClassVar[bool] = True
 
-    estimate: Estimate = Field("labelled", description="where r comes from: own labels, last layer, two rounds")
-    samples: int | None = Field(None, ge=1, description="how many own records are used; none: all")
+    estimate: Estimate = Field("labelled", description="source of r: own labels, the last layer, or two rounds")
+    samples: int | None = Field(None, ge=1, description="how many own records are used; null: all")
 
     @property
     def adaptive(self) -> bool:
-        """It uses the scheme's algebra."""
+        """Always true: the attack uses the algebra of the scheme."""
         return True
 
     def extract(self, knowledge: Knowledge, task: ExtractionTask) -> ExtractionAnswer:
@@ -37,7 +38,7 @@ class StrippedModel(ExtractionAttack):
         stripper = Stripper(knowledge.view, perturbation_of(knowledge), self.estimate, self.samples)
         got = stripper.of("probe", task.round_index)
         if got is None:
-            raise Unsupported(f"{knowledge.view.parties[0]} got no model in round {task.round_index}")
+            raise Unsupported(f"{knowledge.view.parties[0]} received no model in round {task.round_index}")
         r, expanded = stripper.r(got), stripper.expanded
         found = canonical_form(strip(got, r, expanded), expanded.plain)
         held = len(stripper.records())

@@ -1,1 +1,1 @@
-"""Attacks that tell who was in the training set."""
+"""Attacks that infer which records were in the training set."""

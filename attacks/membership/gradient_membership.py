@@ -11,8 +11,8 @@ from leakboard.attacks.membership.building_blocks.batch import BatchMembership, 
 class GradientMembership(BatchMembership):
     """Batch membership from the honest reading's gradient: the victim's own, or the mean that it is part of.
 
-    The plain counterpart of `phi-membership`: exact where the gradient is (fedsgd), as good as the noise lets it be
-    elsewhere.
+    The plain counterpart of `phi-membership`. It is exact if the gradient is exact (fedsgd); otherwise the noise limits
+    it.
     """
 
     name: ClassVar[str] = "gradient-membership"

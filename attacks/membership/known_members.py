@@ -1,4 +1,4 @@
-"""The paper's membership attack: a network trained on members that the attacker was told."""
+"""The paper's membership attack: a network trained on members that the attacker knows."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Feature = Literal["outputs", "intermediate", "loss", "correct", "label"]
 
 
 class KnownMembers(NetworkAttack):
-    """A network on the target's own outputs, trained on half of its members and of the non-members, asked the rest.
+    """A network on the target's own outputs, trained on half of the members and non-members, evaluated on the rest.
 
-    The set-up of the paper under benchmark: the suite grants the knowledge (`known_members: 0.5`), those records are
-    not evaluated. Features of a record, one after the other: outputs (classes,), intermediate outputs, which are
+    This is the setup of the paper under benchmark. The suite grants the knowledge (`known_members: 0.5`), and those
+    records are not evaluated. Features of a record, in this order: outputs (classes,), intermediate outputs, which are
     the inputs of the last layer (H,), log(1 + loss), whether the prediction is right, the label as one-hot (classes,).
     Raw (`standardise: false`) and standardised features make a large difference under model perturbation.
     """
@@ -31,7 +31,7 @@ class KnownMembers(NetworkAttack):
     name: ClassVar[str] = "known-members"
     citation: ClassVar[str] = "Baluta et al., CCS 2022; Nasr et al., Comprehensive Privacy Analysis, S&P 2019"
 
-    validation: float = Field(0, ge=0, lt=1, description="as in the paper none; else the share that picks the epoch")
+    validation: float = Field(0, ge=0, lt=1, description="share that picks the epoch; the paper uses none")
     features: tuple[Feature, ...] = Field(
         ("outputs", "intermediate", "loss", "correct", "label"), min_length=1, description="what the network sees"
     )
@@ -41,9 +41,9 @@ class KnownMembers(NetworkAttack):
         return {"epochs": self.epochs}
 
     def infer(self, knowledge: Knowledge, task: MembershipTask) -> MembershipAnswer:
-        """Train on the known records, judge the candidates."""
+        """Train on the known records, then score the candidates."""
         if task.known is None:
-            raise Unsupported("this attack learns from known members: give it known_members in the suite")
+            raise Unsupported("this attack learns from known members: set known_members in the suite")
         model = final_model(knowledge)
         known = self._features(knowledge.task, model, task.known.records)
         asked = self._features(knowledge.task, model, task.candidates)
@@ -52,7 +52,7 @@ class KnownMembers(NetworkAttack):
         return MembershipAnswer(scores, scores >= 0, flags, {"accuracy_on_known": fit})
 
     def _features(self, task: Task, model: Parameters, data: LabelledImages) -> Tensor:
-        """(N, F): the chosen features, in the order in which they are listed above."""
+        """(N, F): the chosen features, in the order listed above."""
         if "intermediate" in self.features:
             logits, hidden = outputs_and_features(task, model, data.images)
         else:

@@ -1,4 +1,4 @@
-"""Membership by the loss alone."""
+"""Membership from the loss only."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from leakboard.attacks.membership.building_blocks.signals import best_threshold,
 class LossThreshold(MembershipAttack):
     """A record is a member if the final model's loss on it is small.
 
-    score(x, y) = -loss(model(x), y). The threshold comes from records that are not evaluated: where
-    the attacker holds a shard of its own, the one that best separates it (members) from the auxiliary
-    images (non-members); else the median score of the auxiliary images.
+    score(x, y) = -loss(model(x), y). The threshold comes from records that are not evaluated. If the attacker
+    holds its own shard, the threshold is the one that best separates the shard (members) from the auxiliary images
+    (non-members). Otherwise it is the median score of the auxiliary images.
     """
 
     name: ClassVar[str] = "loss-threshold"

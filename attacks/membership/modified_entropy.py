@@ -1,4 +1,4 @@
-"""Membership by the modified prediction entropy."""
+"""Membership from the modified prediction entropy."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from leakboard.federation.task import Task
 
 
 class ModifiedEntropy(ShadowAttack):
-    """A record is a member if the prediction is sure *and* right, by a threshold for its class from a shadow.
+    """A record is a member if the prediction is confident *and* right; the threshold per class comes from a shadow.
 
         Mentr(F(x), y) = -(1 - F(x)_y) log F(x)_y - sum_{i != y} F(x)_i log(1 - F(x)_i)
 
-    It is 0 for a sure and right prediction, and unlike entropy large for a sure and wrong one. score = tau_y - Mentr,
-    decision at 0, where tau_y is the best cut of class y between what a shadow model learned and what it did not; a
-    class of which the shadow lacks either takes the cut of all classes. For F under squared error see
-    `_signals.probabilities`.
+    It is 0 for a confident and right prediction. Unlike entropy, it is large for a confident and wrong one.
+    score = tau_y - Mentr, with the decision at 0. tau_y is the best cut of class y between the records that a shadow
+    model learned and the others. If the shadow lacks either kind for a class, the cut of all classes is used. For F
+    under squared error see `signals.probabilities`.
     """
 
     name: ClassVar[str] = "modified-entropy"
@@ -30,7 +30,7 @@ class ModifiedEntropy(ShadowAttack):
         "Song and Mittal, Systematic Evaluation of Privacy Risks of Machine Learning Models, USENIX Security 2021"
     )
 
-    shadows: int = Field(1, ge=1, le=256, description="how many shadow models the thresholds come from")
+    shadows: int = Field(1, ge=1, le=256, description="how many shadow models determine the thresholds")
 
     @property
     def needed(self) -> int:
@@ -42,11 +42,11 @@ class ModifiedEntropy(ShadowAttack):
         return {"shadows": self.shadows}
 
     def work(self, problems: int) -> tuple[float, float]:
-        """Every shadow is a training on half of the auxiliary images; a kept pool costs nothing."""
+        """Every shadow is a training on half of the auxiliary images; a cached pool costs nothing."""
         return 0.0, 0.5 * self.shadows
 
     def judge(self, task: Task, pool: ShadowPool, target: Signals, seed: int) -> MembershipAnswer:
-        """Thresholds from the shadows, then the candidates on the target."""
+        """Get the thresholds from the shadows, then score the candidates on the target."""
         labels = pool.records.labels
         shadows = -modified_entropy(probabilities(task, pool.signals.final), labels)
         cuts = class_thresholds(pool, shadows, task.public.classes)
@@ -70,7 +70,7 @@ def modified_entropy(p: Tensor, labels: Tensor) -> Tensor:
 
 
 def class_thresholds(pool: ShadowPool, scores: Tensor, classes: int) -> Tensor:
-    """The best cut (classes,) of every class on scores (N, A) of the shadows, over the records they halved."""
+    """The best cut (classes,) of every class on scores (N, A) of the shadows, over the records of their universe."""
     known, member = scores[:, pool.universe], pool.member[:, pool.universe]
     labels = pool.records.labels[pool.universe].expand_as(member)
     cuts = torch.full((classes,), best_threshold(known[member], known[~member]), dtype=torch.float64)

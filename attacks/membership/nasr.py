@@ -19,27 +19,29 @@ from leakboard.federation.task import Task
 
 
 class Nasr(NetworkAttack, ShadowAttack):
-    """A network on what every observed model gives away of a record: last-layer gradient, outputs, loss.
+    """A network on what every observed model reveals about a record: last-layer gradient, outputs, loss.
 
-    The gradient of a record's loss by the last layer's weight is e h^T, with e = d loss / d logits (classes,) and h the
-    layer's input (H,): no backward pass is needed. Features of a record, for each observed round and the final model:
-    the outputs by size, the output at the label, log(1 + loss), |e|, |h|, and the gradient's norm |e| |h|. Where the
-    cell tells known members, also the gradient itself, e (P h)^T (classes x projection), where P projects h at random
-    (Johnson-Lindenstrauss) unless H is as small as `projection`. Without known members the network learns from shadow
-    models, and single coordinates of h mean nothing from one model to the next.
+    The gradient of a record's loss with respect to the last layer's weight is e h^T, with e = d loss / d logits
+    (classes,) and h the layer's input (H,): no backward pass is needed. Features of a record, for each observed round
+    and the final model: the outputs sorted by size, the output at the label, log(1 + loss), |e|, |h|, and the
+    gradient's norm |e| |h|. If the cell grants known members, also the gradient itself, e (P h)^T (classes x
+    projection), where P is a random projection of h (Johnson-Lindenstrauss) unless H is at most `projection`. Without
+    known members the network learns from shadow models; single coordinates of h then mean nothing, because they differ
+    between models.
 
-    Differences to the paper: one perceptron on the joined features, not a branch for each; the last layer only.
+    Differences from the paper: one perceptron on the joined features instead of one branch per feature; the last layer
+    only.
     """
 
     name: ClassVar[str] = "nasr"
     citation: ClassVar[str] = "Nasr et al., Comprehensive Privacy Analysis of Deep Learning, S&P 2019"
 
-    shadows: int = Field(4, ge=1, le=256, description="how many shadow models, where no members are known")
-    projection: int = Field(8, ge=1, le=4096, description="to how many numbers the last layer's input is projected")
+    shadows: int = Field(4, ge=1, le=256, description="how many shadow models, if no members are known")
+    projection: int = Field(8, ge=1, le=4096, description="dimension to which the last layer's input is projected")
 
     @property
     def needed(self) -> int:
-        """The number of shadow models, where no members are known."""
+        """The number of shadow models if no members are known."""
         return self.shadows
 
     def budget(self) -> dict[str, int]:
@@ -47,11 +49,11 @@ class Nasr(NetworkAttack, ShadowAttack):
         return {"shadows": self.shadows, "epochs": self.epochs}
 
     def work(self, problems: int) -> tuple[float, float]:
-        """Every shadow is a training on half of the auxiliary images; a kept pool costs nothing."""
+        """Every shadow is a training on half of the auxiliary images; a cached pool costs nothing."""
         return 0.0, 0.5 * self.shadows
 
     def infer(self, knowledge: Knowledge, task: MembershipTask) -> MembershipAnswer:
-        """Learn from known members where there are some, else from shadow models; judge the candidates."""
+        """Learn from known members if there are some, otherwise from shadow models; then score the candidates."""
         if task.known is not None:
             return self._from_known(knowledge, task.candidates, task.known)
         return super().infer(knowledge, task)
@@ -63,7 +65,7 @@ class Nasr(NetworkAttack, ShadowAttack):
         return MembershipAnswer(scores, scores >= 0, flags, {"accuracy_on_known": fit})
 
     def _gradients(self, knowledge: Knowledge, data: LabelledImages) -> Tensor:
-        """(N, moments * (classes + 5 + classes * projection)): what `_common` gives, and the gradient, by moment."""
+        """(N, moments * (classes + 5 + classes * projection)): `_common` and the gradient, for each moment."""
         columns: list[Tensor] = []
         for moment, model in moments_of(knowledge).items():
             logits, hidden = outputs_and_features(knowledge.task, model, data.images)
@@ -74,7 +76,7 @@ class Nasr(NetworkAttack, ShadowAttack):
         return torch.nan_to_num(torch.cat(columns, dim=1))
 
     def judge(self, task: Task, pool: ShadowPool, target: Signals, seed: int) -> MembershipAnswer:
-        """Learn from the shadows what the target's signals mean."""
+        """Learn from the shadows how to interpret the target's signals."""
         moments = [moment for moment in target.logits if moment in pool.signals.logits]
         if not pool.signals.norms:
             raise Unsupported("the network does not end in a linear layer: no last-layer gradient in closed form")
@@ -90,12 +92,12 @@ class Nasr(NetworkAttack, ShadowAttack):
 
 
 def last_layer_gradients(errors: Tensor, hidden: Tensor) -> Tensor:
-    """e h^T (N, classes, H) of errors (N, classes) and layer inputs (N, H): every record's own gradient."""
+    """e h^T (N, classes, H) of errors (N, classes) and layer inputs (N, H): one gradient per record."""
     return errors[:, :, None] * hidden[:, None, :]
 
 
 def projected(hidden: Tensor, size: int, seed: int) -> Tensor:
-    """hidden (N, H) as it is where H <= size, else times a random normal (H, size) / sqrt(size)."""
+    """hidden (N, H) unchanged if H <= size, otherwise times a random normal (H, size) / sqrt(size)."""
     if hidden.shape[1] <= size:
         return hidden
     matrix = torch.randn(hidden.shape[1], size, generator=torch.Generator().manual_seed(seed)) / size**0.5
@@ -103,7 +105,7 @@ def projected(hidden: Tensor, size: int, seed: int) -> Tensor:
 
 
 def _common(task: Task, logits: Tensor, norms: Tensor, labels: Tensor) -> Tensor:
-    """(N, classes + 5): outputs by size, output at the label, loss, |e|, |h|, |e| |h|."""
+    """(N, classes + 5): outputs sorted by size, output at the label, loss, |e|, |h|, |e| |h|."""
     errors = output_errors(task, logits, labels).norm(dim=1)
     columns = [
         logits.gather(1, labels[:, None]).squeeze(1),
@@ -116,6 +118,6 @@ def _common(task: Task, logits: Tensor, norms: Tensor, labels: Tensor) -> Tensor
 
 
 def _all_common(task: Task, signals: Signals, labels: Tensor, moments: list[str]) -> Tensor:
-    """(N, moments * (classes + 5))."""
+    """`_common` at every moment: (N, moments * (classes + 5))."""
     parts = [_common(task, signals.logits[moment], signals.norms[moment], labels) for moment in moments]
     return torch.nan_to_num(torch.cat(parts, dim=1))

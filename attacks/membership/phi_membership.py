@@ -18,16 +18,16 @@ from leakboard.defenses.perturbation.clean import CleanParts
 from leakboard.federation.payload import Parameters
 from leakboard.federation.task import Task
 
-#: the name of q, the row of last weights that gives alpha, beside the network's own parameters
+#: the name of q, the row of last weights that gives alpha, next to the network's own parameters
 HEAD = "head"
 
 
 class PhiMembership(BatchMembership):
-    """Batch membership from Phi of model perturbation, which carries no noise, whatever epsilon is.
+    """Batch membership from Phi of model perturbation, which carries no noise for any epsilon.
 
-    Phi is the mean gradient of alpha^2 / 2, alpha = sum_j h_j / s_j = q . h with the last activations h of the true
-    network; in the true weights' coordinates and by q (`defenses.perturbation.clean`) the server can compute the
-    same for any candidate, labels or not, and the factor c_b of clipping too.
+    Phi is the mean gradient of alpha^2 / 2, where alpha = sum_j h_j / s_j = q . h with the last activations h of the
+    true network. In the coordinates of the true weights and q (`defenses.perturbation.clean`) the server can compute
+    the same gradient for any candidate, with or without labels, and also the clipping factor c_b.
     """
 
     name: ClassVar[str] = "phi-membership"
@@ -36,11 +36,11 @@ class PhiMembership(BatchMembership):
 
     @property
     def adaptive(self) -> bool:
-        """It uses what the honest reading leaves aside."""
+        """Always true: the attack uses what the honest reading ignores."""
         return True
 
     def mixtures(self, knowledge: Knowledge, round_index: int) -> dict[str, Mixture]:
-        """Phi of everybody whose Phi the server can read in this round."""
+        """Phi of every owner whose Phi the server can read in this round."""
         defense = knowledge.defense
         if not isinstance(defense, ModelPerturbation):
             raise Unsupported(f"the defense '{defense.name}' sends no Phi")
@@ -52,7 +52,7 @@ class PhiMembership(BatchMembership):
                 clipped = None if parts.clip is None else clipping(parts.clip)
                 found[owner] = Mixture(mean, at, _activity(knowledge.task, parts), parts.model, clipped)
         if not found:
-            raise Unsupported(f"this view ({knowledge.view.threat}) holds no single client's Phi without noise")
+            raise Unsupported(f"this view ({knowledge.view.threat}) holds no Phi of a single client without noise")
         return found
 
 

@@ -23,26 +23,28 @@ class Rmia(ShadowAttack):
 
         score(x) = Pr_z[ (p(x | theta) / p(x)) / (p(z | theta) / p(z)) >= gamma ]
 
-    Online p(x) = (mean p over references that learned x + mean p over those that did not) / 2. Offline only the
-    latter, p_out, is known of a candidate, and p(x) = ((1 + a) p_out + (1 - a)) / 2; z is treated alike, by
-    the references that did not learn it (z without one is left out). All in logarithms.
+    Online p(x) = (mean p over references that learned x + mean p over those that did not) / 2. Offline only the latter,
+    p_out, is known for a candidate, and p(x) = ((1 + a) p_out + (1 - a)) / 2. z is treated in the same way, with the
+    references that did not learn it (a z without any is left out). All computations use logarithms.
 
-    Differences to the paper: gamma is 1 rather than 2 by default, since under squared error exp(-loss) seldom doubles;
-    no augmented queries. For the threshold see `_calibration.threshold`.
+    Differences from the paper: gamma is 1 by default, not 2, because under squared error exp(-loss) seldom doubles;
+    no augmented queries. For the threshold see `calibration.threshold`.
     """
 
     name: ClassVar[str] = "rmia"
     citation: ClassVar[str] = "Zarifzadeh et al., Low-Cost High-Power Membership Inference Attacks, ICML 2024"
 
-    mode: Literal["offline", "online"] = Field("offline", description="online: shadows also learn halves of candidates")
-    references: int = Field(2, ge=1, le=256, description="how many reference models; online an even number")
-    offline_a: float = Field(0.3, ge=0, le=1, description="a: how much p_in follows p_out where p_in is not known")
-    gamma: float = Field(1.0, gt=0, le=100, description="how much likelier than a random record x must be")
+    mode: Literal["offline", "online"] = Field(
+        "offline", description="online: shadows learn half of the candidates too"
+    )
+    references: int = Field(2, ge=1, le=256, description="how many reference models; an even number if online")
+    offline_a: float = Field(0.3, ge=0, le=1, description="a: how much p_in follows p_out if p_in is unknown")
+    gamma: float = Field(1.0, gt=0, le=100, description="how much likelier x must be than a random record")
 
     @model_validator(mode="after")
     def _even(self) -> Self:
         if self.mode == "online" and self.references % 2:
-            raise ValueError(f"online needs an even number of references; given: {self.references}")
+            raise ValueError(f"online mode needs an even number of references; given: {self.references}")
         return self
 
     @property
@@ -52,7 +54,7 @@ class Rmia(ShadowAttack):
 
     @property
     def online(self) -> bool:
-        """Whether the references also learn halves of the candidates."""
+        """Whether each reference also learns half of the candidates."""
         return self.mode == "online"
 
     def budget(self) -> dict[str, int]:
@@ -60,11 +62,11 @@ class Rmia(ShadowAttack):
         return {"shadows": self.references}
 
     def work(self, problems: int) -> tuple[float, float]:
-        """Every reference is a training on half of its universe; a kept pool costs nothing."""
+        """Every reference is a training on half of its universe; a cached pool costs nothing."""
         return 0.0, (0.5 if self.mode == "offline" else 1.25) * self.references
 
     def judge(self, task: Task, pool: ShadowPool, target: Signals, seed: int) -> MembershipAnswer:
-        """Score candidates, own and auxiliary records alike, decide the candidates."""
+        """Score candidates, own and auxiliary records in the same way; decide for the candidates."""
         labels = pool.records.labels
         seen = log_confidence(task, target.final, labels)
         shadows = log_confidence(task, pool.signals.final, labels)
@@ -80,16 +82,17 @@ class Rmia(ShadowAttack):
         return MembershipAnswer(asked, asked >= cut, pool.flags, diagnostics)
 
     def _score(self, pool: ShadowPool, seen: Tensor, shadows: Tensor, member: Tensor, outside: Tensor) -> Tensor:
-        """Scores (A,); the population is the auxiliary images that lie `outside` (A,) of the target's training set."""
+        """Scores (A,); the population is the auxiliary images `outside` (A,) the target's training set."""
         raised = log_rise(seen, shadows, member, None if self.online else self.offline_a)
         population = raised[pool.auxiliary][outside[pool.auxiliary]]
         return dominance(raised, population[population.isfinite()], self.gamma)
 
 
 def log_rise(seen: Tensor, shadows: Tensor, member: Tensor, offline_a: float | None) -> Tensor:
-    """log(p(x | theta) / p(x)) (A,), from log p on the target (A,) and on references (N, A) that learned `member`.
+    """log(p(x | theta) / p(x)) (A,), from log p on the target (A,) and on references (N, A).
 
-    `offline_a` None is online. NaN where a reference that is needed is missing.
+    `member` (N, A) says which reference learned which record. `offline_a` None means online. NaN if a needed reference
+    is missing.
     """
     out = _log_mean(shadows, ~member)
     if offline_a is None:
@@ -102,7 +105,7 @@ def log_rise(seen: Tensor, shadows: Tensor, member: Tensor, offline_a: float | N
 
 
 def _log_mean(values: Tensor, chosen: Tensor) -> Tensor:
-    """log of the mean of exp(values) (N, A) over the models that `chosen` (N, A) names; NaN where there are none."""
+    """log of the mean of exp(values) (N, A) over the models that `chosen` (N, A) selects; NaN if there are none."""
     count = chosen.sum(0)
     total = values.masked_fill(~chosen, -torch.inf).logsumexp(0)
     return torch.where(count > 0, total - count.clamp(min=1).log(), torch.nan)

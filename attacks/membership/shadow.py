@@ -1,4 +1,4 @@
-"""Shadow models: learn what membership looks like on models of one's own."""
+"""Shadow models: the attacker trains its own models to learn how members differ."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ Outputs = Literal["sorted", "full", "top"]
 class Shadow(NetworkAttack, ShadowAttack):
     """An attack network trained on shadow models, which were trained through the same loop and defense.
 
-    Each shadow learns one half of the auxiliary images (`_shadows`); its outputs on both halves, with the truth that
-    the attacker knows there, train the network, or one network for each class of record. Features: the outputs as they
-    are, sorted by size, or the `top` largest of them; with `label_features` also the output at the label, log(1 + loss)
-    and whether the prediction is right. A class of which the shadows lack members or others is judged by the network of
-    all classes. Decision at even odds: both halves are equally large.
+    Each shadow learns one half of the auxiliary images (`shadows`). Its outputs on both halves, with the membership
+    that the attacker knows there, train one network, or one network per class. Features: all outputs in class order,
+    sorted by size, or only the `top` largest; with `label_features` also the output at the label, log(1 + loss) and
+    whether the prediction is right. If the shadows lack members or non-members of a class, the network of all classes
+    scores it. The decision is at even odds, because both halves are equally large.
     """
 
     name: ClassVar[str] = "shadow"
@@ -33,10 +33,10 @@ class Shadow(NetworkAttack, ShadowAttack):
 
     shadows: int = Field(4, ge=1, le=256, description="how many shadow models")
     hidden: tuple[int, ...] = Field((64,), description="widths of the attack network's hidden layers")
-    outputs: Outputs = Field("sorted", description="all outputs as they are, sorted, or the largest")
+    outputs: Outputs = Field("sorted", description="all outputs in class order, sorted by size, or only the largest")
     top: int = Field(3, ge=1, description="how many outputs `top` takes")
     label_features: bool = Field(True, description="whether output at the label, loss and correctness are features")
-    per_class: bool = Field(False, description="one network for each class, or a single one")
+    per_class: bool = Field(False, description="one network per class, or one for all classes")
 
     @property
     def needed(self) -> int:
@@ -48,11 +48,11 @@ class Shadow(NetworkAttack, ShadowAttack):
         return {"shadows": self.shadows, "epochs": self.epochs}
 
     def work(self, problems: int) -> tuple[float, float]:
-        """Every shadow is a training on half of the auxiliary images; a kept pool costs nothing."""
+        """Every shadow is a training on half of the auxiliary images; a cached pool costs nothing."""
         return 0.0, 0.5 * self.shadows
 
     def judge(self, task: Task, pool: ShadowPool, target: Signals, seed: int) -> MembershipAnswer:
-        """Train the attack network on the shadows, then ask it about the candidates."""
+        """Train the attack network on the shadows, then score the candidates."""
         labels = pool.records.labels[pool.universe]
         models = pool.signals.on(pool.universe).final
         learned = torch.cat([self.features(task, logits, labels) for logits in models])
@@ -70,7 +70,7 @@ class Shadow(NetworkAttack, ShadowAttack):
         return MembershipAnswer(scores, scores >= 0, pool.flags, {"accuracy_on_shadows": fit})
 
     def features(self, task: Task, logits: Tensor, labels: Tensor) -> Tensor:
-        """(N, F) of logits (N, classes) with labels (N,)."""
+        """Features (N, F) of logits (N, classes) with labels (N,)."""
         logits = torch.nan_to_num(logits)
         chosen = logits if self.outputs == "full" else logits.sort(1, descending=True).values
         columns = [chosen[:, : self.top] if self.outputs == "top" else chosen]

@@ -1,4 +1,4 @@
-"""Membership under model perturbation, by a client that knows the scheme."""
+"""Membership under model perturbation, for a client that knows the scheme."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from leakboard.attacks.building_blocks.stripping import Estimate, StrippedKnowle
 
 
 class StripMembership(RunsAnother, MembershipAttack):
-    """Estimate the additive noise r from own records, strip it, and run another attack on the true outputs.
+    """Estimate the additive noise r from own records, remove it, and run another attack on the true outputs.
 
-    y_hat = y + alpha r, where the client knows y_hat and alpha and, nearly, y: its own labels. Least squares gives r
-    (see attacks/_stripping.py), and every attack that is blind to y_hat sees y. Shadow models are trained under the
-    same defense and stripped in the same way. What it runs is named by `attack`.
+    y_hat = y + alpha r. The client knows y_hat and alpha, and y approximately, from its own labels. Least squares gives
+    r (see attacks/building_blocks/stripping.py), and every attack that only saw y_hat now sees y. Shadow models are
+    trained under the same defense and stripped in the same way. `attack` names the attack to run.
     """
 
     name: ClassVar[str] = "strip-membership"
@@ -25,17 +25,17 @@ class StripMembership(RunsAnother, MembershipAttack):
     threats: ClassVar[tuple[str, ...]] = ("client",)
     can_adapt: ClassVar[bool] = True
 
-    attack: str = Field("rmia", min_length=1, description="the membership attack that gets the stripped models")
-    estimate: Estimate = Field("labelled", description="where r comes from: own labels, last layer, two rounds")
-    samples: int | None = Field(None, ge=1, description="how many own records are used; none: all")
+    attack: str = Field("rmia", min_length=1, description="the membership attack that runs on the stripped models")
+    estimate: Estimate = Field("labelled", description="source of r: own labels, the last layer, or two rounds")
+    samples: int | None = Field(None, ge=1, description="how many own records are used; null: all")
 
     @property
     def adaptive(self) -> bool:
-        """It uses the scheme's algebra."""
+        """Always true: the attack uses the algebra of the scheme."""
         return True
 
     def infer(self, knowledge: Knowledge, task: MembershipTask) -> MembershipAnswer:
-        """Read the models without r, then ask the other attack."""
+        """Read the models without r, then run the other attack."""
         perturbation_of(knowledge)
         inner = self.inner()
         assert isinstance(inner, MembershipAttack)

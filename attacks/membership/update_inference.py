@@ -1,4 +1,4 @@
-"""Which records are in the victim's batch, from the step between two consecutive models that a client gets."""
+"""Which records are in the victim's batch, from the step between two consecutive models that a client receives."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ from leakboard.defenses.building_blocks.sum import SummedGradient, remainder
 from leakboard.federation.payload import Parameters
 from leakboard.federation.settings import VICTIM
 
-#: the client's gradient of own and auxiliary records must explain this share of a step to be trusted with r as well
+#: r is fitted too only if the gradient of the client's own and auxiliary records explains this share of the step
 EXPLAINED = 0.5
 
 
 @dataclass(frozen=True)
 class InferredMean(Mixture):
-    """The mean gradient behind a step.
+    """The mean gradient that caused a step.
 
-    `exact` says that it is of this round's records alone and in the network's own coordinates, so that rows of the
-    first layer are combinations of inputs; `remark` what was or was not taken off.
+    `exact` says that it contains only this round's records and is in the network's own coordinates, so that rows of the
+    first layer are combinations of inputs. `remark` says what was subtracted and what was not.
     """
 
     exact: bool
@@ -53,19 +53,21 @@ class InferredMean(Mixture):
 
 
 class UpdateInference(BatchMembership):
-    """Batch membership from what two consecutive models of a client tell about the others' aggregate update.
+    """Batch membership from what two consecutive models of a client reveal about the others' aggregate update.
 
-    The server's step is W' = W - eta v, v = mu v_before + g + wd W, g the mean over all clients. In plain g is seen,
+    The server's step is W' = W - eta v, v = mu v_before + g + wd W, with g the mean over all clients. Without
+    perturbation g is visible,
 
         g = (W - W') / eta - wd W - mu v_before       (v_before = 0 in the first round),
 
-    and the client takes off its own part where its view tells what it sent: what is left is the others' mean, at K = 2
-    the victim's own gradient. Under model perturbation the step is seen in canonical form, and each candidate's own
-    gradient is brought into the same coordinates (`_visible`); r is stripped, by what makes the step fit where the
-    client's records explain it, else by the client's labels. Then regression as in `BatchMembership`, with the
-    attacker's own records beside the candidates and the auxiliary ones: they take up its own part where it is still in.
+    and the client subtracts its own part if its view shows what it sent. The rest is the others' mean; with K = 2 it is
+    the victim's own gradient. Under model perturbation the step is seen in canonical form, and each candidate's
+    gradient is mapped to the same coordinates (`visible`). r is removed: it is fitted to the step if the client's
+    records explain the step, otherwise it is estimated from the client's labels. The rest is a regression as in
+    `BatchMembership`, in which the attacker's own records join the candidates and the auxiliary ones. They absorb the
+    attacker's own part if it is still in the mean.
 
-    Where momentum cannot be taken off (the model a round earlier is not in the view) the flag says so.
+    If momentum cannot be subtracted (the model of the previous round is not in the view) a flag says so.
     """
 
     name: ClassVar[str] = "update-inference"
@@ -79,15 +81,15 @@ class UpdateInference(BatchMembership):
     # chosen on seeds 11 and 12 of quick's settings (mp and fedsgd, first and last round); tried: ridge 1e-5 to 0.1,
     # pull 1e-3 to 10, r by labels, by medians, by two models, by the fit, with and without the last layer
     ridge: float = Field(1e-2, gt=0, description="lambda")
-    pull: float = Field(1.0, ge=0, description="how much hidden units are held at the scale of torch's initialisation")
+    pull: float = Field(1.0, ge=0, description="how strongly hidden units keep the scale of torch's initialisation")
 
     @property
     def adaptive(self) -> bool:
-        """It uses what the honest reading leaves aside."""
+        """Always true: the attack uses what the honest reading ignores."""
         return True
 
     def mixtures(self, knowledge: Knowledge, round_index: int) -> dict[str, Mixture]:
-        """The mean behind the step of that round: over all clients, over the others, or the victim's own."""
+        """The mean that caused the step of that round: over all clients, over the others, or the victim's own."""
         if isinstance(knowledge.defense, ModelPerturbation):
             found = self._through_perturbation(knowledge, knowledge.defense, round_index)
         else:
@@ -95,7 +97,7 @@ class UpdateInference(BatchMembership):
         return {VICTIM if found.mean.clients == 1 else AGGREGATE: found}
 
     def _through_perturbation(self, knowledge: Knowledge, defense: ModelPerturbation, round_index: int) -> InferredMean:
-        """From two perturbed models."""
+        """The mean from two perturbed models."""
         stripper = Stripper(knowledge.view, defense, "labelled", None)
         before, after = stripper.of("train", round_index), stripper.of("probe", round_index)
         if before is None or after is None:
@@ -117,10 +119,11 @@ class UpdateInference(BatchMembership):
         )
 
     def _model(self, knowledge: Knowledge, seen: SeenStep, before: Received, r: Tensor) -> Parameters:
-        """The true model before the step, as far as the step and the client's records tell it; r (classes,) by labels.
+        """The true model before the step, as far as the step and the client's records determine it; r (classes,) by
+        labels.
 
-        The fit of r has other minima: it starts from r by labels and by the last layer's medians, and the better one
-        counts.
+        The fit of r has several minima. It starts once from r by labels and once from the medians of the last layer,
+        and the better fit is used.
         """
         public, records = knowledge.public, self._beside(knowledge)
         drawn = drawn_model(seen.form(strip(before, r, seen.expanded)), seen.expanded.wiring)
@@ -134,8 +137,8 @@ class UpdateInference(BatchMembership):
         if not best.misfit <= 1 - EXPLAINED:
             best = fitted(seen, by_labels, self.pull, free_r=False)
         if not math.isfinite(best.misfit):
-            raise Diverged("no scales of hidden units explain the step: the fit holds no numbers")
-        knowledge.progress(f"the step is explained but for {best.misfit:.0%}")
+            raise Diverged("no scales of hidden units explain the step: the fit is not finite")
+        knowledge.progress(f"the fit leaves {best.misfit:.0%} of the step unexplained")
         return best.model
 
     def _beside(self, knowledge: Knowledge) -> LabelledImages:
@@ -144,7 +147,7 @@ class UpdateInference(BatchMembership):
         return joined(*knowledge.view.holdings.values(), knowledge.auxiliary.select(torch.arange(count)))
 
     def _judged(self, knowledge: Knowledge, candidates: LabelledImages, mixture: Mixture) -> tuple[Tensor, Tensor, str]:
-        """Scores (N,), decisions (N,), and the way they came about."""
+        """Scores (N,), decisions (N,), and the method that gave them."""
         assert isinstance(mixture, InferredMean)
         spanned = _by_span(knowledge, candidates.images, mixture.mean) if mixture.exact else None
         if spanned is not None:
@@ -155,7 +158,7 @@ class UpdateInference(BatchMembership):
 
 
 def _in_plain(knowledge: Knowledge, round_index: int) -> InferredMean:
-    """From two models that the client got as they are."""
+    """The mean from two models that the client received without perturbation."""
     public, task, reading = knowledge.public, knowledge.task, _read(knowledge, "train", round_index)
     before, after = (_model_of(_read(knowledge, kind, round_index)) for kind in ("train", "probe"))
     if reading is None or before is None or after is None:
@@ -165,7 +168,7 @@ def _in_plain(knowledge: Knowledge, round_index: int) -> InferredMean:
     values = {n: (before[n].double() - after[n].double()) / training.learning_rate for n in names}
     values = {n: value - training.weight_decay * before[n].double() for n, value in values.items()}
     exact = not (training.momentum and round_index)
-    left_before = any(drop.round == round_index - 1 for drop in training.dropouts)  # then there may have been no step
+    left_before = any(drop.round == round_index - 1 for drop in training.dropouts)  # there may have been no step then
     if not exact and earlier is not None and not left_before:
         past = {n: (earlier[n].double() - before[n].double()) / training.learning_rate for n in names}
         values, exact = {n: value - training.momentum * past[n] for n, value in values.items()}, True
@@ -187,9 +190,10 @@ def _in_plain(knowledge: Knowledge, round_index: int) -> InferredMean:
 
 
 def _own_gradient(knowledge: Knowledge, reading: Reading) -> dict[str, Gradient]:
-    """What the attacker itself sent in a round, by its name; nothing where its view does not tell, or somebody left.
+    """What the attacker itself sent in a round, by its name; empty if its view does not show it or a client dropped
+    out.
 
-    Who dropped out may have been counted or not: then nothing can be taken off.
+    A client that dropped out may or may not have been counted, so nothing can be subtracted then.
     """
     (me,), context, defense = knowledge.view.parties, reading.context, knowledge.defense
     if any(drop.round == context.round for drop in knowledge.public.training.dropouts):
@@ -206,7 +210,7 @@ def _own_gradient(knowledge: Knowledge, reading: Reading) -> dict[str, Gradient]
 
 
 def _read(knowledge: Knowledge, kind: str, round_index: int) -> Reading | None:
-    """The honest reading of the first observation of that kind and round: only the first probe counts."""
+    """The honest reading of the first observation of that kind and round; only the first probe of a round counts."""
     observations = knowledge.view.of_kind(kind, round_index)
     return knowledge.defense.read(observations[0], knowledge.public) if observations else None
 
@@ -217,9 +221,9 @@ def _model_of(reading: Reading | None) -> Parameters | None:
 
 def _missing(knowledge: Knowledge, round_index: int) -> Unsupported:
     (me,) = knowledge.view.parties
-    return Unsupported(f"{me} did not get the models before and after the step of round {round_index}")
+    return Unsupported(f"{me} did not receive the models before and after the step of round {round_index}")
 
 
 def _check(step: Parameters) -> None:
     if not all(bool(value.isfinite().all()) for value in step.values()):
-        raise Diverged("the step between the two models holds no numbers: the training diverged")
+        raise Diverged("the step between the two models is not finite: the training diverged")

@@ -1,1 +1,1 @@
-"""Attacks that rebuild training images."""
+"""Attacks that reconstruct training images."""

@@ -26,17 +26,17 @@ from leakboard.federation.task import Task
 
 #: share of a record's active neurons that its image must really activate
 AGREEMENT = 0.99
-#: a draw meets one of B records in 2^(1 - B): beyond this many no number of draws would do
+#: a draw hits one of B records with probability 2^(1 - B): with more records no number of draws would suffice
 MOST_RECORDS = 20
-#: misfit of a record below which nothing else is tried
+#: a misfit of a record below which nothing else is tried
 EXACT = 1e-4
-#: points of the search for the scale: first over three decades, then around every minimum
+#: points of the search for the scale: first over three decades, then around each minimum
 COARSE, FINE, ZOOMS = 41, 15, 8
 
 
 @dataclass(frozen=True)
 class _Found:
-    """Network inputs (B, D) of one problem, and how far the gradient they make is from the observed one (relative)."""
+    """Network inputs (B, D) of one problem, and the relative distance of their gradient from the observed one."""
 
     inputs: Tensor
     residual: float
@@ -44,7 +44,7 @@ class _Found:
 
 @dataclass(frozen=True)
 class _Scaled:
-    """One record's scale c, label and clipping factor (scalars), and the relative misfit that is left."""
+    """One record's scale c, label and clipping factor (scalars), and the relative misfit that remains."""
 
     scale: Tensor
     label: Tensor
@@ -53,18 +53,19 @@ class _Scaled:
 
 
 class Analytic(ReconstructionAttack):
-    """Exact images from the gradient of a fully connected first layer, batches by sparse disaggregation.
+    """Exact images from the gradient of a fully connected first layer; batches by sparse disaggregation.
 
-    The layer z = W x + b has dL/dW = 1/B sum_b delta_b x_b^T and dL/db = 1/B sum_b delta_b, delta_b = dL_b/dz_b. One
-    record: every row of dL/dW is a multiple of x. B records: delta_b is zero where the ReLU was off, which tells the
-    records apart (see `_disaggregation`); x_b follows up to its scale, its sign from what must be active.
-    With a bias the scales solve sum_b a_b delta_b = dL/db (x = dW_i / db_i at batch 1). Without one, the
-    known network decides: x = c u has dL/dx = W^T delta, and c delta is known, so c and the label solve
+    The layer z = W x + b has dL/dW = 1/B sum_b delta_b x_b^T and dL/db = 1/B sum_b delta_b, with delta_b = dL_b/dz_b.
+    For one record every row of dL/dW is a multiple of x. For B records, delta_b is zero where the ReLU was off, which
+    separates the records (see `closed_form.disaggregation`). x_b then follows up to its scale; its sign follows from
+    the neurons that must be active. With a bias the scales solve sum_b a_b delta_b = dL/db (x = dW_i / db_i at batch
+    1). Without one, the known network decides: x = c u has dL/dx = W^T delta, and c delta is known, so c and the label
+    solve
 
         c * dL/dx (c u, y) = B W^T v,    v u^T the record's part of dL/dW,
 
-    a search over one number a label. Where no c fits, the record may have been clipped by a factor that is then solved
-    for too. A batch that cannot be told apart is answered by the mean auxiliary image, and flagged.
+    which is a search over one number per label. If no c fits, the record may have been clipped, and the clipping factor
+    is then solved for too. A batch that cannot be separated gets the mean auxiliary image as its answer, and a flag.
     """
 
     name: ClassVar[str] = "analytic"
@@ -72,11 +73,11 @@ class Analytic(ReconstructionAttack):
         "Phong et al., IEEE TIFS 2018 (one record); Dimitrov et al., SPEAR, NeurIPS 2024 (batches)"
     )
 
-    samples: int = Field(200_000, ge=1, description="row sets that are drawn, at most, to take one batch apart")
+    samples: int = Field(200_000, ge=1, description="how many row sets may be drawn to separate one batch")
     tolerance: float = Field(1e-3, gt=0, description="relative error of the re-computed gradient that counts as exact")
 
     def budget(self) -> dict[str, int]:
-        """Row sets drawn at most."""
+        """The maximum number of row sets that are drawn."""
         return {"samples": self.samples}
 
     def reconstruct(self, knowledge: Knowledge, task: ReconstructionTask) -> ReconstructionAnswer:
@@ -102,11 +103,11 @@ class Analytic(ReconstructionAttack):
         return ReconstructionAnswer(tuple(images), tuple(flags), {"residual": max(residuals)})
 
     def _solve(self, knowledge: Knowledge, problem: Inversion) -> _Found | None:
-        """The consistent answer to one problem, else the most consistent one, or None where records stay together."""
+        """The consistent answer to one problem, else the most consistent one; None if records cannot be separated."""
         records = problem.gradient.records
         weight, bias = _first_layer(knowledge.task)
         matrix = problem.gradient.values[weight].double()
-        # one record needs no gap in the spectrum: of a noisy gradient the first singular pair is still the best guess
+        # one record needs no gap in the spectrum: the first singular pair of a noisy gradient is still the best guess
         usable = bool(matrix.isfinite().all()) and bool(matrix.any()) and (records == 1 or has_rank(matrix, records))
         if not usable:
             return None
@@ -123,7 +124,7 @@ class Analytic(ReconstructionAttack):
 
 
 class _Layer:
-    """One problem's known network, with what its first layer says about candidate records."""
+    """One problem's known network, and what its first layer says about candidate records."""
 
     def __init__(self, task: Task, problem: Inversion, weight: str, bias: str) -> None:
         self.task, self.records = task, problem.gradient.records
@@ -134,22 +135,22 @@ class _Layer:
         self.mean = torch.tensor(task.public.mean, dtype=torch.float64).view(-1, 1, 1)
         self.std = torch.tensor(task.public.std, dtype=torch.float64).view(-1, 1, 1)
         corners = torch.maximum((self.mean / self.std).square(), ((1 - self.mean) / self.std).square())
-        #: the norm of the largest image there is
+        #: the norm of the largest possible image
         self.largest = math.sqrt(float(corners.sum()) * math.prod(task.public.shape[1:]))
 
     def oriented(self, factors: Factors) -> tuple[Factors, float]:
-        """Factors with inputs of length one (without a bias) or of true size, and the share of agreeing neurons."""
+        """Factors with inputs of length one (without a bias) or of true size, and the share of neurons that agree."""
         return oriented(factors, self.weight, self.bias, self.bias_gradient)
 
     def solved(self, factors: Factors) -> _Found:
-        """Scale every record, find labels and clipping on the way, and see what gradient comes out."""
+        """Scale each record, find its label and clipping factor, and compare the resulting gradient."""
         inputs, labels, shrunk = [], [], []
         for signal, direction in zip(factors.sparse.T, factors.rows, strict=True):
             target = self.records * (signal @ self.weight)  # c dL/dx, (D,)
             scaled = self._scaled(direction, target, clipped=False)
             if scaled.misfit > EXACT:
                 other = self._scaled(direction, target, clipped=True)
-                # one number more always fits better: noise alone is no reason to believe in clipping
+                # an extra parameter always fits better: noise alone is no reason to assume clipping
                 scaled = other if other.misfit < scaled.misfit / 30 else scaled
             inputs.append(scaled.scale * direction)
             labels.append(scaled.label)
@@ -161,11 +162,11 @@ class _Layer:
         return _Found(stacked, math.sqrt(error / max(size, 1e-300)))
 
     def as_images(self, inputs: Tensor) -> Tensor:
-        """Images (N, C, H, W) in image units of network inputs (N, D)."""
+        """Network inputs (N, D) as images (N, C, H, W) in image units."""
         return inputs.view(-1, *self.task.public.shape) * self.std + self.mean
 
     def _scaled(self, direction: Tensor, target: Tensor, *, clipped: bool) -> _Scaled:
-        """What fits the record c * direction best, c > 0; c is 1 where a bias gave it."""
+        """The best fit of the record c * direction, c > 0; c is 1 if a bias determines it."""
         classes = self.task.public.classes
         labels = torch.arange(classes)
         if self.bias_gradient is not None:
@@ -185,7 +186,7 @@ class _Layer:
         return _Scaled(scales[best], labels[best], factor, float(misfits[best]))
 
     def _zoomed(self, scales: Tensor, labels: Tensor, direction: Tensor, target: Tensor, *, clipped: bool) -> Tensor:
-        """Every local minimum (N,) of the misfit over the scale, from the nearest point of the coarse grid."""
+        """Each local minimum (N,) of the misfit over the scale, from the nearest point of the coarse grid."""
         width = math.log(1000) / (COARSE - 1)
         for _ in range(ZOOMS):
             offsets = torch.linspace(-width, width, FINE, dtype=torch.float64).exp()
@@ -204,12 +205,12 @@ class _Layer:
 
     @staticmethod
     def _factor(pulled: Tensor, target: Tensor) -> Tensor:
-        """The clipping factor (N,) in (0, 1] that makes the gradients (N, D) most like the target."""
+        """The clipping factor (N,) in (0, 1] that brings the gradients (N, D) closest to the target."""
         fitted = (pulled @ target) / pulled.square().sum(1).clamp(min=1e-300)
         return fitted.clamp(min=1e-12, max=1)
 
     def _misfit(self, scales: Tensor, labels: Tensor, direction: Tensor, target: Tensor, *, clipped: bool) -> Tensor:
-        """||c dL/dx(c u, y) - target|| / ||target|| (N,), with the best clipping factor where asked."""
+        """||c dL/dx(c u, y) - target|| / ||target|| (N,), with the best clipping factor if `clipped`."""
         pulled = self._pulled(scales, labels, direction)
         if clipped:
             pulled = self._factor(pulled, target)[:, None] * pulled
@@ -218,25 +219,25 @@ class _Layer:
 
 
 def _first_layer(task: Task) -> tuple[str, str]:
-    """The names of the first weight and of the bias that may stand beside it."""
+    """The names of the first weight and of its bias, which may not exist."""
     weight = next(n for n in task.parameter_names if n.endswith("weight"))
     return weight, weight.removesuffix("weight") + "bias"
 
 
 def _check_layer(task: Task, problems: tuple[Inversion, ...]) -> None:
-    """`Unsupported` where the closed form does not apply."""
+    """Raises `Unsupported` if the closed form does not apply."""
     weight, _ = _first_layer(task)
     shape = problems[0].model[weight].shape
     if len(shape) != 2 or shape[1] != math.prod(task.public.shape):
-        raise Unsupported(f"the closed form needs a fully connected first layer, which {task.public.model} has not")
+        raise Unsupported(f"the closed form needs a fully connected first layer; {task.public.model} has none")
     most = max(problem.gradient.records for problem in problems)
     if most > min(*shape, MOST_RECORDS):
         few = min(*shape, MOST_RECORDS)
-        raise Unsupported(f"a first layer of {shape[0]} x {shape[1]} tells at most {few} records apart, not {most}")
+        raise Unsupported(f"a first layer of {shape[0]} x {shape[1]} can separate at most {few} records, not {most}")
 
 
 def _images(knowledge: Knowledge, problem: Inversion, found: _Found | None) -> Tensor:
-    """The answer (B, C, H, W) in image units; the mean auxiliary image where there is nothing better."""
+    """The answer (B, C, H, W) in image units; the mean auxiliary image where nothing better was found."""
     mean_image = knowledge.auxiliary.images.mean(0, keepdim=True).float()
     if found is None:
         return mean_image.repeat(problem.gradient.records, 1, 1, 1)

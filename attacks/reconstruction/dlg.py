@@ -24,13 +24,13 @@ from leakboard.attacks.base import (
 )
 from leakboard.attacks.building_blocks.imitation import Imitation
 
-#: an optimisation is over when starting again from its best point lowers the distance by less than this share
+#: an optimisation ends if a restart from its best point lowers the distance by less than this share
 STALLED = 0.01
-#: standard deviation of the first images (the original has 1, from which all of four digits ended worse)
+#: standard deviation of the first images (the original has 1, which ended worse for all of four digits)
 SPREAD = 0.4
 #: a relative distance that counts as solved
 SOLVED = 1e-10
-#: a relative distance at which images mean nothing
+#: a relative distance above which images mean nothing
 UNSOLVED = 0.05
 
 #: relative squared distance of the gradient of images (M, C, H, W) with label probabilities (M, classes)
@@ -47,7 +47,7 @@ class _Best:
     stopped: bool = False
 
     def offer(self, inputs: Tensor, logits: Tensor, cost: float) -> None:
-        """Keep the point if it is better; one that is no number never is."""
+        """Keep the point if it is better; a cost of NaN is never better."""
         if cost < self.cost:
             self.inputs, self.logits, self.cost = inputs.detach().clone(), logits.detach().clone(), cost
 
@@ -57,13 +57,13 @@ class Dlg(GradientMatching):
 
     min_{x, q}  || g(x, softmax(q)) - g ||^2 / || g ||^2
 
-    over images x in the model's normalised space, unbounded, and label logits q, both from normal draws. The division
-    changes no minimum; it makes the optimiser's tolerances mean the same for every gradient. Steps have length
-    one, without a line search, as in the original: with one, the optimisation sticks at the kinks that ReLUs make
-    (measured on four digits: 17 dB in place of 24). Without one it can leave the numbers: then, and where a step
-    brings nothing, it starts again from the best point. Problems are optimised one by one, since a common L-BFGS
-    would couple them; of all restarts the one with the least distance is returned. Where the cell gives the labels
-    they are used.
+    over images x in the model's normalised space, unbounded, and label logits q, both drawn from a normal distribution.
+    The division changes no minimum; it gives the optimiser's tolerances the same meaning for every gradient. Steps have
+    length one, without a line search, as in the original. With a line search the optimisation gets stuck at the kinks
+    of the ReLUs (measured on four digits: 17 dB instead of 24). Without one it can reach values that are not finite. In
+    that case, and if a step brings no progress, it starts again from the best point. Problems are optimised one by one,
+    because a common L-BFGS would couple them. The restart with the smallest distance is returned. If the cell grants
+    the labels, they are used.
     """
 
     name: ClassVar[str] = "dlg"
@@ -77,11 +77,11 @@ class Dlg(GradientMatching):
         return {"iterations": self.iterations, "restarts": self.restarts}
 
     def work(self, problems: int) -> tuple[float, float]:
-        """A step has 20 evaluations of three gradients each: forward, backward, and backward through that."""
+        """A step has 20 evaluations of three gradients each: forward, backward, and backward through the gradient."""
         return 3.0 * 20 * self.iterations * self.restarts * problems, 0.0
 
     def labels_for(self, knowledge: Knowledge, problem: Inversion) -> Tensor | None:
-        """The labels (M,) that the optimisation is told; None: it has to find them."""
+        """The labels (M,) that the optimisation may use; None if it has to find them."""
         return problem.labels
 
     def reconstruct(self, knowledge: Knowledge, task: ReconstructionTask) -> ReconstructionAnswer:
@@ -90,11 +90,11 @@ class Dlg(GradientMatching):
         images, costs, late = [], [], 0
         imitations = self.imitations(knowledge, problems) or (None,) * len(problems)
         for index, (problem, imitation) in enumerate(zip(problems, imitations, strict=True)):
-            left = max(0.0, knowledge.time_left()) / (len(problems) - index)  # each problem its share
+            left = max(0.0, knowledge.time_left()) / (len(problems) - index)  # an equal share of the time per problem
             best = self._invert(replace(knowledge, deadline=time.monotonic() + left), problem, imitation)
             late += best.stopped
             images.append(_images(knowledge, best.inputs).cpu())
-            # no starting point may have had a distance at all: a model or gradient without numbers
+            # if the model or the gradient is not finite, no starting point has a distance
             costs.append(best.cost if math.isfinite(best.cost) else 1.0)
             knowledge.progress(f"problem {index + 1} of {len(problems)}: relative distance {costs[-1]:.2g}")
         flags = [*gradient_flags(problems), *self.imitation_flags(knowledge, problems, sees_scale=True)]
@@ -126,14 +126,14 @@ class Dlg(GradientMatching):
         return winner
 
     def _descend(self, knowledge: Knowledge, distance: Distance, best: _Best, fixed: Tensor | None) -> None:
-        """L-BFGS steps from the best point, again and again from it where they fail; improves `best` in place."""
+        """L-BFGS steps from the best point, restarted from it whenever they fail; improves `best` in place."""
         steps, reached = self.iterations, math.inf
         while steps > 0 and best.cost > SOLVED:
             optimiser, closure = _lbfgs(distance, best, fixed)
             before = math.inf
             while steps > 0 and best.cost > SOLVED:
                 if knowledge.time_left() <= 0:
-                    closure()  # at least its own distance is known
+                    closure()  # so that the distance of the starting point is known
                     best.stopped = True
                     return
                 optimiser.step(closure)  # type: ignore[no-untyped-call]
@@ -147,7 +147,7 @@ class Dlg(GradientMatching):
 
 
 def _lbfgs(distance: Distance, best: _Best, fixed: Tensor | None) -> tuple[torch.optim.LBFGS, Callable[[], Tensor]]:
-    """An optimiser without memory at the best point, and its closure, which offers every point that it sees."""
+    """A fresh optimiser at the best point, and its closure, which offers every point that it evaluates."""
     inputs, logits = best.inputs.clone().requires_grad_(), best.logits.clone().requires_grad_()
     variables = [inputs] if fixed is not None else [inputs, logits]
     optimiser = torch.optim.LBFGS(variables, max_iter=20, tolerance_change=0)
@@ -163,7 +163,7 @@ def _lbfgs(distance: Distance, best: _Best, fixed: Tensor | None) -> tuple[torch
 
 
 def _distance(knowledge: Knowledge, problem: Inversion, imitation: Imitation | None) -> Distance:
-    """The function that is minimised, of network inputs in the model's normalised space."""
+    """The function to minimise, of network inputs in the model's normalised space."""
     task, device = knowledge.task, knowledge.device
     model = {n: v.float().to(device) if v.is_floating_point() else v.to(device) for n, v in problem.model.items()}
     target = [problem.gradient.values[name].float().to(device) for name in task.parameter_names]
@@ -191,7 +191,7 @@ def _distance(knowledge: Knowledge, problem: Inversion, imitation: Imitation | N
 
 
 def _images(knowledge: Knowledge, inputs: Tensor) -> Tensor:
-    """Images in image units of network inputs."""
+    """Convert network inputs to images in image units."""
     mean = torch.tensor(knowledge.public.mean, device=inputs.device).view(-1, 1, 1)
     std = torch.tensor(knowledge.public.std, device=inputs.device).view(-1, 1, 1)
     return inputs * std + mean

@@ -34,14 +34,14 @@ from leakboard.attacks.reconstruction.matching.labels import labels_of
 
 #: features between z and the image
 LAYERS = 4
-#: iterations' worth of time that is kept back before a deadline
+#: time that is kept in reserve before a deadline, in iterations
 RESERVE = 3
 
 
 def project_l1(x: Tensor, radius: Tensor) -> Tensor:
     """The nearest point to each row of x (N, n) in the l1 ball of its radius (N,) around 0.
 
-    Soft thresholding, sign(x) max(|x| - t, 0), with the t >= 0 that makes the sum of sizes the radius;
+    Soft thresholding, sign(x) max(|x| - t, 0), with the t >= 0 that makes the l1 norm equal to the radius;
     t is found by sorting (Duchi et al., ICML 2008).
     """
     sizes = x.abs()
@@ -62,7 +62,7 @@ def ramp(done: float) -> float:
 
 
 def around(centre: Tensor, radius: float) -> Callable[[Tensor], Tensor]:
-    """The projection onto the l1 ball around each feature (N, ...) of a radius relative to its own l1 norm."""
+    """The projection onto the l1 ball around each feature (N, ...), with a radius relative to the feature's l1 norm."""
     middle = centre.flatten(1)
     radii = radius * middle.abs().sum(1)
     return lambda x: (middle + project_l1(x.flatten(1) - middle, radii)).view_as(x)
@@ -81,7 +81,7 @@ class Found:
     costs: Tensor
 
     def where(self, better: Tensor, other: Found) -> Found:
-        """The other's candidates where `better` (P,), else these."""
+        """The other's candidates where `better` (P,) is true, otherwise these."""
         records = self.images.shape[1]
         return Found(
             torch.where(_beside(better.repeat_interleave(records), self.points), other.points, self.points),
@@ -91,7 +91,7 @@ class Found:
         )
 
     def best_restart(self, restarts: int) -> Found:
-        """Of the candidates (restarts * problems,), each problem's one with the least matching cost."""
+        """For each problem, the candidate (of restarts * problems) with the smallest matching cost."""
         problems, records = len(self.costs) // restarts, self.images.shape[1]
         every = torch.arange(problems, device=self.costs.device)
         winner = self.costs.nan_to_num(torch.inf).view(restarts, problems).argmin(0) * problems + every
@@ -111,7 +111,7 @@ class Search:
     records: int
     tv: float
     iterations: int
-    #: iterations made in all calls together, and the seconds of the slowest
+    #: iterations over all calls, and the seconds of the slowest one
     made: int = 0
     slowest: float = 0.0
 
@@ -124,8 +124,8 @@ class Search:
         learning_rate: float,
         what: str,
     ) -> Found:
-        """The best points on the way from `start` (P * M, ...): Adam, then `project`, until steps or time end."""
-        # points of every layer move in units of their own size
+        """The best points found from `start` (P * M, ...): Adam, then `project`, until steps or time run out."""
+        # points of each layer are scaled by their own size
         unit = _beside(start.flatten(1).square().mean(1).sqrt().clamp(min=1e-12), start)
         u = (start / unit).requires_grad_()
         optimiser = torch.optim.Adam([u])
@@ -150,7 +150,7 @@ class Search:
     def _evaluate(
         self, matcher: Matcher, u: Tensor, unit: Tensor, image: Callable[[Tensor], Tensor]
     ) -> tuple[Found, Tensor]:
-        """What the points u * unit are worth, and the gradient of their objectives in u."""
+        """The objectives of the points u * unit, and their gradient with respect to u."""
         points = u * unit
         images = image(points)
         images = images.view(-1, self.records, *images.shape[1:])
@@ -158,54 +158,56 @@ class Search:
         roughness = self.tv * total_variation(images)
         (direction,) = torch.autograd.grad(
             [images, roughness], [u], [slopes, torch.ones_like(roughness)]
-        )  # the matcher has gone as far as the images; the generator goes on from there
+        )  # the matcher differentiates up to the images; the generator continues from there
         return Found(points.detach(), images.detach(), costs + roughness.detach(), costs), direction
 
 
 class Gifd(GradientMatching):
-    """Gradient matching over the features of a generator, from its latent code outwards, layer by layer.
+    """Gradient matching over the features of a generator, from its latent code to the image, layer by layer.
 
     With cost(x) = 1 - cosine(gradient of x, observed gradient) and objective J(x) = cost(x) + tv * TV(x):
 
     1. latent:   z* = argmin J(G(z)) on the sphere ||z|| = sqrt(dim), from several random starts
-    2. features: for i = 1 ... 4, with h_i^0 = the next layer of what the layer before found,
+    2. features: for i = 1 ... 4, with h_i^0 = the next layer of the result of the layer before,
                  h_i* = argmin J(G_i(h_i)),  ||h_i - h_i^0||_1 <= radii[i] * ||h_i^0||_1
-    3. the image of the stage with the least cost wins; the truth is never asked.
+    3. the image of the stage with the smallest cost is the answer; the truth is never used.
 
-    Each step is one of Adam, in units of the root mean square of the starting point, and a projection. Radii are
-    relative to the feature, where the paper gives absolute ones for its two pretrained networks; the generator is
-    our own (`_generator.py`), trained on the auxiliary images alone. All targets and restarts are optimised side
-    by side; the best iterate by J is kept. `stages: latent` is the search of the code alone, as in GIAS (Jeon et al.
-    2021, without its tuning of the network) and GGL (Li et al. 2022, with gradients instead of CMA-ES).
-    `generator: untrained` uses no auxiliary image: a network with random weights, whose shape alone is the prior
-    (after Ulyanov et al. 2018, but with its features searched instead of its weights).
+    Each step is one step of Adam, in units of the root mean square of the starting point, and a projection. Radii are
+    relative to the feature, whereas the paper gives absolute ones for its two pretrained networks. The generator is our
+    own (`matching/generator.py`), trained only on the auxiliary images. All targets and restarts are optimised in
+    parallel; the best iterate by J is kept. `stages: latent` searches only the code, as in GIAS (Jeon et al. 2021,
+    without its tuning of the network) and GGL (Li et al. 2022, with gradients instead of CMA-ES). `generator:
+    untrained` uses no auxiliary image: it is a network with random weights, and only its architecture is the prior
+    (after Ulyanov et al. 2018, but with a search over its features instead of its weights).
     """
 
     name: ClassVar[str] = "gifd"
     citation: ClassVar[str] = "Fang et al., GIFD: A Generative Gradient Inversion Method with Feature Domain, ICCV 2023"
 
-    iterations: int = Field(200, ge=1, le=1_000_000, description="of each stage: the latent one and the four layers")
-    restarts: int = Field(4, ge=1, le=64, description="starts of the latent stage; the best goes on")
+    iterations: int = Field(200, ge=1, le=1_000_000, description="per stage: the latent one and each of four layers")
+    restarts: int = Field(4, ge=1, le=64, description="starts of the latent stage; the best one continues")
     stages: Literal["latent", "features"] = Field("features", description="where the search ends")
     generator: Literal["trained", "untrained"] = Field("trained", description="untrained: no auxiliary images")
-    # feature_rate (0.03 or 0.1, on digits alone), radii (0.03 on digits alone, 0.1 or 0.5) and tv (1e-3 or 1e-2) were
-    # chosen on six auxiliary victims, kept from the generator, of digits and of CIFAR-10 (split seed 1000), then
-    # frozen; for `untrained` only how its weights are drawn, on digits
+    # feature_rate (0.03 or 0.1, on digits only), radii (0.03 on digits only, 0.1 or 0.5) and tv (1e-3 or 1e-2) were
+    # chosen on six auxiliary victims, which the generator did not see, of digits and of CIFAR-10 (split seed 1000),
+    # then frozen; for `untrained` only the distribution of its weights was chosen, on digits
     learning_rate: float = Field(0.1, gt=0, description="of the latent stage")
     feature_rate: float = Field(0.03, gt=0, description="of the layers")
-    radii: tuple[float, float, float, float] = Field((0.5, 0.5, 0.5, 0.5), description="of the four layers' l1 balls")
+    radii: tuple[float, float, float, float] = Field(
+        (0.5, 0.5, 0.5, 0.5), description="of the l1 balls of the four layers"
+    )
     tv: float = Field(1e-2, ge=0, description="weight of the total variation")
     latent: int = Field(128, ge=2, le=4096, description="dimension of the generator's code")
     width: int = Field(16, ge=2, le=256, description="channels of the generator's last feature")
     epochs: int = Field(30, ge=1, le=10_000, description="of the generator's training")
-    generator_seed: int = Field(0, ge=0, description="one generator serves all cells on the same auxiliary images")
+    generator_seed: int = Field(0, ge=0, description="all cells on the same auxiliary images share one generator")
 
     def budget(self) -> dict[str, int]:
-        """Iterations of all stages together, and restarts of the first."""
+        """Iterations over all stages, and restarts of the first stage."""
         return {"iterations": self.iterations * self._stages, "restarts": self.restarts}
 
     def work(self, problems: int) -> tuple[float, float]:
-        """An iteration costs about three gradients; the generator's training, once a data set, is not counted."""
+        """An iteration costs about three gradients. The generator is trained once per dataset and is not counted."""
         return 3.0 * self.iterations * (self.restarts + self._stages - 1) * problems, 0.0
 
     @property
@@ -213,7 +215,7 @@ class Gifd(GradientMatching):
         return 1 + LAYERS if self.stages == "features" else 1
 
     def reconstruct(self, knowledge: Knowledge, task: ReconstructionTask) -> ReconstructionAnswer:
-        """Invert every problem; all share one optimisation."""
+        """Invert all problems in one optimisation."""
         problems = task.problems(knowledge)
         flags = [*gradient_flags(problems), *self.imitation_flags(knowledge, problems, sees_scale=False)]
         generator, finished = self._make_generator(knowledge)
@@ -229,7 +231,7 @@ class Gifd(GradientMatching):
         return ReconstructionAnswer(tuple(images.cpu()), tuple(flags), {"matching_cost": float(costs.mean())})
 
     def _make_generator(self, knowledge: Knowledge) -> tuple[Generator, bool]:
-        """The generator, and whether there was time to train it in full."""
+        """The generator, and whether there was enough time to train it completely."""
         settings = GeneratorSettings(self.latent, self.width, self.epochs, self.generator_seed)
         if self.generator == "untrained":
             made, finished = untrained_generator(knowledge.public.shape, settings), True
@@ -241,7 +243,7 @@ class Gifd(GradientMatching):
     def _invert(self, search: Search, generator: Generator, problems: tuple[Inversion, ...]) -> tuple[Tensor, Tensor]:
         """Images (P, M, C, H, W) and matching costs (P,) of P problems with M records each."""
         knowledge = search.knowledge
-        informed = self.generator == "trained"  # in the strict setting labels too come without auxiliary images
+        informed = self.generator == "trained"  # in the strict setting labels are found without auxiliary images too
         labels = torch.stack([labels_of(knowledge, problem, auxiliary=informed) for problem in problems])
         imitations = self.imitations(knowledge, problems)
         matcher = partial(Matcher, knowledge.task, problems, labels, device=knowledge.device, imitations=imitations)
@@ -268,7 +270,7 @@ class Gifd(GradientMatching):
 def _codes(knowledge: Knowledge, problems: tuple[Inversion, ...], restarts: int, latent: int) -> Tensor:
     """Random starting codes (restarts * P * M, latent) on the sphere.
 
-    Each problem's follow from the attack's seed and its own gradient, not from what else is attacked beside it.
+    The codes of each problem depend on the attack's seed and the problem's own gradient, not on other problems.
     """
     found = []
     for problem in problems:

@@ -14,12 +14,12 @@ from leakboard.attacks.reconstruction.matching.labels import labels_of
 class IDlg(Dlg):
     """DLG with labels that are recovered from the last layer's gradient instead of optimised.
 
-    The original recovers one label under cross-entropy; batches and 1/2 ||.||^2 are ours (see `_labels`).
+    The original recovers one label under cross-entropy. Batches and 1/2 ||.||^2 are our extension (see `labels`).
     """
 
     name: ClassVar[str] = "idlg"
     citation: ClassVar[str] = "Zhao et al., iDLG: Improved Deep Leakage from Gradients, arXiv 2001.02610, 2020"
 
     def labels_for(self, knowledge: Knowledge, problem: Inversion) -> Tensor | None:
-        """The labels (M,) that the cell gives, else the recovered ones."""
+        """The labels (M,) that the cell grants, otherwise the recovered ones."""
         return labels_of(knowledge, problem)

@@ -1,4 +1,4 @@
-"""Inverting Gradients: find the images whose gradient points the same way."""
+"""Inverting Gradients: find the images whose gradient has the same direction."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class InvertingGradients(GradientMatching):
 
     min_x  1 - <g(x), g> / (||g(x)|| ||g||)  +  tv * TV(x),   x in [0, 1]
 
-    over all parameters together, with TV(x) = mean |dx/dh| + mean |dx/dw|; everything in image units, so that the
-    data's normalisation changes neither steps nor weights. Adam on the sign of the image gradient, learning rate
-    times 0.1 at 3/8, 5/8 and 7/8 of the iterations. All targets and restarts are optimised side by
-    side; the best iterate by the objective is kept, the best restart by the matching cost alone. Labels
-    are recovered from the last layer's gradient unless the cell gives them.
+    over all parameters together, with TV(x) = mean |dx/dh| + mean |dx/dw|. Everything is in image units, so that the
+    normalisation of the data changes neither steps nor weights. Adam runs on the sign of the image gradient; the
+    learning rate is multiplied by 0.1 at 3/8, 5/8 and 7/8 of the iterations. All targets and restarts are optimised in
+    parallel. The best iterate is chosen by the objective, the best restart by the matching cost only. Labels are
+    recovered from the last layer's gradient unless the cell grants them.
     """
 
     name: ClassVar[str] = "inverting-gradients"
@@ -39,16 +39,16 @@ class InvertingGradients(GradientMatching):
     restarts: int = Field(1, ge=1, le=64)
     # benchmarks/inversion_quality.py, 8 auxiliary victims, untrained models, 26 settings: the best tv is 0.01 for
     # digits/convnet, 0.1 for CIFAR-10/convnet, 0.3 (the largest tried) for CIFAR-10/ResNet20, so a suite should set
-    # it; the rate is the largest tried
+    # it; the learning rate is the largest one tried
     learning_rate: float = Field(0.3, gt=0, description="in image units")
-    tv: float = Field(3e-2, ge=0, description="weight of the total variation, of images in [0, 1]")
+    tv: float = Field(3e-2, ge=0, description="weight of the total variation of images in [0, 1]")
 
     def budget(self) -> dict[str, int]:
         """Iterations and restarts."""
         return {"iterations": self.iterations, "restarts": self.restarts}
 
     def work(self, problems: int) -> tuple[float, float]:
-        """An iteration costs about three gradients: forward, backward, and backward through that."""
+        """An iteration costs about three gradients: forward, backward, and backward through the gradient."""
         return 3.0 * self.iterations * self.restarts * problems, 0.0
 
     def reconstruct(self, knowledge: Knowledge, task: ReconstructionTask) -> ReconstructionAnswer:

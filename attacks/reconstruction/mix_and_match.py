@@ -1,4 +1,4 @@
-"""Mix-and-match: one functional key of HybridAlpha as specified opens every single update."""
+"""Mix-and-match: one functional key of HybridAlpha, as specified, decrypts every single update."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from leakboard.federation.transcript import Observation
 def differences(defense: HybridAlpha, observation: Observation, public: Public, client: str) -> Integers:
     """x[j] - x[0] for all codes x (d,) of one client, from the server's own messages.
 
-    The key for the plain sum opens any ciphertext of each client beside any of the others', since a client's
-    slot key is the same for all coordinates. So the client's j-th ciphertext with the others' first ones gives
-    x[j] + c, c = sum over the others of x_k[0], and c falls out of the difference. Under the stand-in cipher (`crypto:
-    sampled`), which tells just this much, the client's one pad falls out.
+    A client's slot key is the same for all coordinates. So the key for the plain sum decrypts any ciphertext of a
+    client together with any ciphertexts of the others. The client's j-th ciphertext with the others' first ones gives
+    x[j] + c, c = sum over the others of x_k[0], and c cancels in the difference. The stand-in cipher (`crypto:
+    sampled`) reveals exactly the same: the client's single pad cancels.
     """
     updates: dict[str, Payload] = {m.sender: m.payload for m in observation.messages if m.kind == "update"}
     keys = [m.payload for m in observation.messages if m.kind == "functional_key"]
     if client not in updates or not keys:
-        raise Unsupported(f"{client} sent no update in this round, or the authority gave no key for its sum")
+        raise Unsupported(f"{client} sent no update in this round, or the authority issued no key for its sum")
     missing = len(observation.context.participants) - len(updates)
     if missing and defense.crypto != "sampled":
-        raise Unsupported(f"the key opens the ciphertexts of all clients together; of {missing} the view has none")
+        raise Unsupported(f"the key needs the ciphertexts of all clients; the view lacks those of {missing} clients")
     if defense.crypto == "sampled":
         words = to_words(updates[client]["sealed"])
         found: Integers = (words - words[0]).astype(np.int64)
@@ -50,7 +50,7 @@ def differences(defense: HybridAlpha, observation: Observation, public: Public, 
 
 
 def isolated(defense: HybridAlpha, observation: Observation, public: Public, client: str) -> Parameters:
-    """One client's gradient with its noise, up to one constant, which is guessed: the median of all values becomes 0.
+    """One client's gradient with its noise, up to a constant. The constant is guessed so that the median becomes 0.
 
     A ReLU network has units that are off, so many values of a gradient are 0, and noise is symmetric.
     """
@@ -63,22 +63,22 @@ def isolated(defense: HybridAlpha, observation: Observation, public: Public, cli
 
 @dataclass(frozen=True)
 class _Isolated(ReconstructionTask):
-    """A task about these problems, whatever the honest reading says."""
+    """A task with the given problems instead of those of the honest reading."""
 
     found: tuple[Inversion, ...] = ()
 
     def problems(self, knowledge: Knowledge) -> tuple[Inversion, ...]:
-        """One problem a probe and client."""
+        """One problem per probe and client."""
         return self.found
 
 
 class MixAndMatch(RunsAnother, ReconstructionAttack):
-    """Take every client's update out of the sum that one key may open, and invert each by another attack.
+    """Extract every client's update from the sum that one key may decrypt, and invert each with another attack.
 
-    HybridAlpha reuses a client's slot key for all coordinates (`keys: shared`), so the key of the plain sum
-    opens mixtures of ciphertexts: x_k[j] - x_k[0] for every client k, its update up to one constant. The authority's
-    inference prevention sees one proper request. The updates carry the clients' own noise: this gives what
-    `server+keys` gives. The answer holds the records of all clients.
+    HybridAlpha reuses a client's slot key for all coordinates (`keys: shared`), so the key of the plain sum decrypts
+    mixtures of ciphertexts. These give x_k[j] - x_k[0] for every client k: its update up to one constant. The
+    authority's inference prevention sees only one proper request. The updates carry the clients' own noise, so the
+    result equals that of `server+keys`. The answer holds the records of all clients.
     """
 
     name: ClassVar[str] = "mix-and-match"
@@ -90,16 +90,16 @@ class MixAndMatch(RunsAnother, ReconstructionAttack):
 
     @property
     def adaptive(self) -> bool:
-        """It uses the scheme's keys."""
+        """Always true: the attack uses the keys of the scheme."""
         return True
 
     def reconstruct(self, knowledge: Knowledge, task: ReconstructionTask) -> ReconstructionAnswer:
-        """Isolate, invert, and put the clients' records of each probe together, the victim's first."""
+        """Isolate, invert, and join the clients' records of each probe, the victim's first."""
         defense = knowledge.defense
         if not isinstance(defense, HybridAlpha):
             raise Unsupported(f"'{defense.name}' has no functional keys: there is nothing to mix")
         if defense.keys != "shared":
-            raise Unsupported("every coordinate and round has a pad of its own: a key opens its own sum alone")
+            raise Unsupported("each coordinate and round has its own pad: a key decrypts only its own sum")
         found: list[Inversion] = []
         shares: list[int] = []
         for observation in knowledge.view.of_kind("probe", task.round_index):
@@ -125,7 +125,7 @@ class MixAndMatch(RunsAnother, ReconstructionAttack):
     def _problems(
         self, knowledge: Knowledge, task: ReconstructionTask, observation: Observation, place: int
     ) -> list[Inversion]:
-        """One problem a client of a probe, the victim's first."""
+        """One problem per client of a probe, the victim's first."""
         assert isinstance(knowledge.defense, HybridAlpha)
         model = knowledge.defense.read(observation, knowledge.public).model
         assert model is not None

@@ -37,20 +37,20 @@ from leakboard.federation.settings import VICTIM
 
 
 class NoiseAware(InvertingGradients):
-    """Matching by likelihood: every value of the gradient counts by how much noise is on it, given all that is known.
+    """Matching by likelihood: each value of the gradient is weighted by the amount of noise on it.
 
-    The server drew R, so it knows the deviation s_i = R_i * const of the noise on every value of a recovered gradient:
+    The server drew R, so it knows the deviation s_i = R_i * const of the noise on each value of a recovered gradient:
 
         min_x  sum_i (g_i(x) - g_i)^2 / s_i^2  (scaled)  +  prior * P(x)  +  tv * TV(x),   x in [0, 1],
 
-    with P(x) from a Gaussian fitted to auxiliary images. Where every neighbour colludes only eta is left, uniform
-    given R: then the cost is how far g(x) is out of |g_i(x) - g_i| <= sqrt2 sigma_eta R_i. What the defense does to a
-    single record's or client's gradient without drawing anything (clipping) is imitated. Auxiliary records tell how
-    large a gradient is to be expected, give the label of a single record by their likelihood, and the start: their
-    mean, weighed by likelihood. Where their gradients drown in the noise (sum_i g_i^2 / s_i^2 < 1) that mean is the
-    answer. Where no noise is known this is `inverting-gradients`.
+    with P(x) from a Gaussian fitted to auxiliary images. If all neighbours collude only eta is left, which is uniform
+    given R: the cost is then how far g(x) lies outside |g_i(x) - g_i| <= sqrt2 sigma_eta R_i. The attack imitates what
+    the defense does deterministically to the gradient of a single record or client (clipping). Auxiliary records tell
+    how large a gradient to expect. By their likelihood they also give the label of a single record and the starting
+    point: their mean, weighted by likelihood. If their gradients are below the noise (sum_i g_i^2 / s_i^2 < 1) that
+    mean is the answer. If no noise is known this is `inverting-gradients`.
 
-    Noise cannot be averaged away: every batch is of other records. Only the targets of the probes come again in each
+    Noise cannot be averaged out, because each batch has other records. Only the targets of the probes return in each
     observed round, on another model; `rounds: all` adds up the costs of all rounds in the view.
     """
 
@@ -58,21 +58,22 @@ class NoiseAware(InvertingGradients):
     citation: ClassVar[str] = "LeakBoard: maximum likelihood given R, after Geiping et al., NeurIPS 2020"
 
     # chosen on seed 11 of quick's settings, mp-dp with all neighbours colluding, first round; tried: rates .005 to .3,
-    # tv .01 to .5, prior 0 to 3. Without the prior, at the rate of inverting-gradients, images become noise in bounds
+    # tv .01 to .5, prior 0 to 3. Without the prior, at the rate of inverting-gradients, images turn into noise in
+    # bounds
     learning_rate: float = Field(0.02, gt=0, description="in image units")
-    tv: float = Field(0.0, ge=0, description="weight of the total variation, of images in [0, 1]")
+    tv: float = Field(0.0, ge=0, description="weight of the total variation of images in [0, 1]")
     prior: float = Field(0.3, ge=0, description="weight of the Gaussian of auxiliary images")
-    mimic: bool = Field(True, description="imitate what the defense does to a record's or client's gradient")
+    mimic: bool = Field(True, description="imitate what the defense does to the gradient of a record or client")
     rounds: Literal["one", "all"] = Field("one", description="all: match the same records in all observed rounds")
-    auxiliary: int = Field(256, ge=1, description="auxiliary records that are compared with what was seen")
+    auxiliary: int = Field(256, ge=1, description="how many auxiliary records are compared with the observation")
 
     @property
     def adaptive(self) -> bool:
-        """Always: it uses the law of the noise."""
+        """Always true: the attack uses the distribution of the noise."""
         return True
 
     def reconstruct(self, knowledge: Knowledge, task: ReconstructionTask) -> ReconstructionAnswer:
-        """Invert all problems in one optimisation, where noise is known."""
+        """Invert all problems in one optimisation if the noise is known."""
         asked = [replace(task, round_index=index) for index in self._rounds(knowledge, task)]
         problems = task.problems(knowledge)
         laws = [self._laws(knowledge, one, one.problems(knowledge)) for one in asked]
@@ -82,14 +83,14 @@ class NoiseAware(InvertingGradients):
         return self._by_likelihood(knowledge, asked, problems, [law for law in laws if law is not None])
 
     def _rounds(self, knowledge: Knowledge, task: ReconstructionTask) -> list[int]:
-        """The round in question, and the other observed ones where they count too."""
+        """The task's round, and with `rounds: all` also the other observed ones."""
         others = {o.context.round for o in knowledge.view.of_kind("probe")} - {task.round_index}
         return [task.round_index, *(sorted(others) if self.rounds == "all" else ())]
 
     def _laws(
         self, knowledge: Knowledge, task: ReconstructionTask, problems: tuple[Inversion, ...]
     ) -> tuple[Law, ...] | None:
-        """One law a problem; None where the noise of any is not known."""
+        """One law per problem; None if the noise of any problem is unknown."""
         found: dict[int, Law] = {}
         for observation in knowledge.view.of_kind("probe", task.round_index):
             known = knowledge.defense.noise_scale(observation, knowledge.public)
@@ -100,12 +101,12 @@ class NoiseAware(InvertingGradients):
                 return None
             transforms = self._transforms(knowledge, problems[place].gradient)
             found[place] = law_of(knowledge.task, problems[place], noise, transforms, knowledge.device)
-        if len(found) != len(problems):  # gradients of another reading than the view's own (mix-and-match)
+        if len(found) != len(problems):  # the gradients are not from the view's honest reading (mix-and-match)
             return None
         return tuple(found[place] for place in range(len(problems)))
 
     def _transforms(self, knowledge: Knowledge, seen: Gradient) -> tuple[Transform, ...]:
-        """What the defense does to the gradient of candidates, where that gradient is one record's, or one client's."""
+        """What the defense does to the gradient of candidates, if that gradient is of one record or one client."""
         if not self.mimic:
             return ()
         of_record = knowledge.defense.mimic_records(seen, knowledge.public) if seen.records == 1 else None
@@ -125,7 +126,7 @@ class NoiseAware(InvertingGradients):
             [references(knowledge, p[0].model, law, self.auxiliary) for p, law in zip(rounds, laws, strict=True)],
         )
         records = problems[0].gradient.records
-        # a mean over several records has the energy of one divided by their number, if they have little in common
+        # the mean over several records has the energy of one divided by their number, if they have little in common
         scales = tuple(replace(s, energy=s.energy / records) for s in seen.scales())
         labels = torch.stack([self._labels(knowledge, seen, i, problem) for i, problem in enumerate(problems)])
         x = starting_points(knowledge, problems, self.restarts)
@@ -155,7 +156,7 @@ class NoiseAware(InvertingGradients):
         return ReconstructionAnswer(tuple(images), tuple(flags), found)
 
     def _labels(self, knowledge: Knowledge, seen: References, index: int, problem: Inversion) -> Tensor:
-        """Granted, or by likelihood for a single record, or as the plain attack finds them."""
+        """The labels that the cell grants, or by likelihood for a single record, or as the plain attack finds them."""
         if problem.labels is None and problem.gradient.records == 1:
             return seen.label(index, knowledge.public.classes)
         return labels_of(knowledge, problem)

@@ -32,24 +32,24 @@ from leakboard.federation.settings import VICTIM
 class PhiInversion(ReconstructionAttack):
     """Reconstructs from Psi and Phi, which clients of a perturbed model send without noise.
 
-    Phi is the gradient of mean 1/2 alpha^2 and Psi that of mean alpha (y - onehot) . d, by weights that the server
-    knows (`defenses.perturbation.clean`). Through a fully connected first layer both are solved in closed form
-    (`_phi_layer`), batches by sparse disaggregation. Where that does not apply or does not work out, they are matched
-    as `inverting-gradients` does. Without biases Phi sees an image up to its contrast, so the matching also has the
-    logarithm of the gradient's size:
+    Phi is the gradient of mean 1/2 alpha^2 and Psi that of mean alpha (y - onehot) . d, with respect to weights that
+    the server knows (`defenses.perturbation.clean`). Through a fully connected first layer both are solved in closed
+    form (`perturbation.phi_layer`), batches by sparse disaggregation. If that does not apply or fails, they are matched
+    as `inverting-gradients` does. Without biases Phi determines an image only up to its contrast, so the matching also
+    includes the logarithm of the gradient's size:
 
         min_x  1 - cosine(g(x), g)  +  size * log(||g(x)|| / ||g||)^2  +  tv * TV(x),   x in [0, 1].
 
-    One record (`_phi_matching`): its label and clipping factor come first, then g is Phi and Psi taken apart. Several
-    (`_phi_batch`): the cost is the mean over Phi and Psi. Labels come from Psi and from a regression on auxiliary
-    records, whose images of these classes are also where the descent begins (`_phi_guess`); clipping factors are those
-    of the candidates, computed again every few iterations.
+    One record (`perturbation.phi_matching`): its label and clipping factor are found first, then g is Phi and Psi,
+    separated. Several records (`perturbation.phi_batch`): the cost is the mean over Phi and Psi. Labels come from Psi
+    and from a regression on auxiliary records; their images of these classes are also the starting point
+    (`perturbation.phi_guess`). Clipping factors are those of the candidates, recomputed every few iterations.
 
     How the settings for batches were chosen: on quick's settings (digits, convnet, `mp-dp`, first round) at seed 11,
     which no suite uses, 8 images of each of the batch sizes 2 and 4, 300 iterations. Tried: one random combination of
-    Phi and Psi, Phi and Psi in turn, both side by side (chosen), all of V1's classes side by side (nine times the time,
-    no better); rates 0.3 and 0.1 (chosen); tv 0.003 to 0.03 (0.01 as in the suites). The regression's images as the
-    beginning were compared with noise at batch 2 only. Batch 8 was not tuned.
+    Phi and Psi, Phi and Psi in turn, both in parallel (chosen), all of V1's classes in parallel (nine times the time,
+    no better); rates 0.3 and 0.1 (chosen); tv 0.003 to 0.03 (0.01 as in the suites). The images of the regression as
+    the starting point were compared with noise at batch 2 only. Batch 8 was not tuned.
     """
 
     name: ClassVar[str] = "phi-inversion"
@@ -59,27 +59,27 @@ class PhiInversion(ReconstructionAttack):
     iterations: int = Field(1000, ge=1, le=1_000_000, description="of the matching")
     restarts: int = Field(1, ge=1, le=64, description="of the matching")
     learning_rate: float = Field(0.3, gt=0, description="in image units")
-    batch_rate: float = Field(0.1, gt=0, description="learning rate for batches, which begin near an answer")
-    tv: float = Field(3e-2, ge=0, description="weight of the total variation, of images in [0, 1]")
+    batch_rate: float = Field(0.1, gt=0, description="learning rate for batches, which start near an answer")
+    tv: float = Field(3e-2, ge=0, description="weight of the total variation of images in [0, 1]")
     size: float = Field(0.1, ge=0, description="weight of the gradient's size")
-    samples: int = Field(200_000, ge=1, description="row sets that are drawn, at most, to take one batch apart")
+    samples: int = Field(200_000, ge=1, description="how many row sets may be drawn to separate one batch")
     tolerance: float = Field(1e-3, gt=0, description="relative error of the re-computed Phi that counts as exact")
 
     @property
     def adaptive(self) -> bool:
-        """Always: it takes more of the defense than its honest reading."""
+        """Always true: the attack uses more of the defense than its honest reading."""
         return True
 
     def budget(self) -> dict[str, int]:
-        """Iterations and restarts of the matching, row sets of the closed form."""
+        """Iterations and restarts of the matching, and row sets of the closed form."""
         return {"iterations": self.iterations, "restarts": self.restarts, "samples": self.samples}
 
     def work(self, problems: int) -> tuple[float, float]:
-        """An iteration costs about three gradients: forward, backward, and backward through that."""
+        """An iteration costs about three gradients: forward, backward, and backward through the gradient."""
         return 3.0 * self.iterations * self.restarts * problems, 0.0
 
     def reconstruct(self, knowledge: Knowledge, task: ReconstructionTask) -> ReconstructionAnswer:
-        """Solve what can be solved, match the rest in one optimisation."""
+        """Solve the problems that have a closed form, and match the rest in one optimisation."""
         given = _parts(knowledge, task)
         flags = _flags(given)
         exact = self._solved(knowledge, given)
@@ -96,7 +96,7 @@ class PhiInversion(ReconstructionAttack):
         return ReconstructionAnswer(answer, tuple(flags), diagnostics)
 
     def _solved(self, knowledge: Knowledge, given: tuple[CleanParts, ...]) -> list[Tensor | None]:
-        """Images (B, C, H, W) of every problem that the closed form solves."""
+        """Images (B, C, H, W) of each problem that the closed form solves; None for the others."""
         answer: list[Tensor | None] = []
         for index, parts in enumerate(given):
             found = None
@@ -125,7 +125,7 @@ class PhiInversion(ReconstructionAttack):
         return list(images), float(costs.mean()), flags
 
     def _of_records(self, knowledge: Knowledge, given: list[CleanParts]) -> Best:
-        """One record a problem."""
+        """Match problems with one record each."""
         asked = [record_problem(knowledge, parts) for parts in given]
         problems = tuple(one.problem for one in asked)
         targets = torch.stack([one.targets for one in asked])
@@ -134,7 +134,7 @@ class PhiInversion(ReconstructionAttack):
         return Descent(self.iterations, self.learning_rate, self.tv)(knowledge, matcher, start)
 
     def _of_batches(self, knowledge: Knowledge, given: list[CleanParts], labels: list[Tensor | None]) -> Best:
-        """Several records a problem."""
+        """Match problems with several records each."""
         streams = Streams(knowledge.task, given, knowledge.device)
         guesser = Guesser(knowledge, streams)
         found = []
@@ -150,7 +150,7 @@ class PhiInversion(ReconstructionAttack):
 
 
 def _parts(knowledge: Knowledge, task: ReconstructionTask) -> tuple[CleanParts, ...]:
-    """The victim's Phi and Psi, one a probe; `Unsupported` where the view holds none."""
+    """The victim's Phi and Psi, one per probe; raises `Unsupported` if the view holds none."""
     defense, view = knowledge.defense, knowledge.view
     if not isinstance(defense, ModelPerturbation):
         raise Unsupported(
@@ -164,19 +164,19 @@ def _parts(knowledge: Knowledge, task: ReconstructionTask) -> tuple[CleanParts, 
         parts = defense.clean_parts(observation, view.public)
         if VICTIM not in parts:
             raise Unsupported(
-                f"this view ({view.threat}) of {defense.name} holds no Phi of the victim's own without noise"
+                f"this view ({view.threat}) of {defense.name} does not hold the victim's own Phi without noise"
             )
         found[place] = parts[VICTIM]
     return tuple(found[place] for place in range(task.probes))
 
 
 def _whole(parts: CleanParts) -> Inversion:
-    """Phi as a problem of its own, for the draws that belong to it."""
+    """Phi as an inversion problem, to seed the draws that belong to it."""
     return Inversion(parts.model, Gradient(parts.phi, 1, parts.records), None)
 
 
 def _flags(given: tuple[CleanParts, ...]) -> list[str]:
-    """Remarks on Phi that tells nothing: all zero, or no numbers."""
+    """Flags for a Phi without information: all zero, or not finite."""
     flags = []
     if any(not any(bool(g.any()) for g in parts.phi.values()) for parts in given):
         flags.append("Phi all zero")

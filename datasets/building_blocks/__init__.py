@@ -1,1 +1,1 @@
-"""What several data sets share: reading files."""
+"""Code that several datasets share: reading files."""

@@ -1,4 +1,4 @@
-"""Decodes picture files that a user gave, all to one size."""
+"""Decodes picture files of the user, all to one size."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from torch import Tensor
 from leakboard.core.errors import UserError
 
 SUFFIXES = (".png", ".jpg", ".jpeg")
-#: no more than this is ever decoded into memory
+#: at most this many bytes are ever decoded into memory
 MAX_BYTES = 2 * 1024**3
 
 
 def decode(path: Path, size: int, channels: int) -> Tensor:
-    """One picture as (C, size, size) uint8: bilinear with antialiasing, the aspect ratio is not kept."""
+    """One picture as (C, size, size) uint8: bilinear with antialiasing; the aspect ratio is not preserved."""
     try:
         with warnings.catch_warnings():
-            # PIL only warns between its limit and twice that; a picture that large is no training image
+            # between its limit and twice that, PIL only warns; a picture that large is not a training image
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(path, formats=("PNG", "JPEG")) as picture:
-                if picture.mode.startswith(("I", "F")):  # converting these would clip at 255, not scale
+                if picture.mode.startswith(("I", "F")):  # converting these would clip at 255 instead of scaling
                     raise UserError(
-                        f"The picture {path} has more than 8 bits a channel: allowed are 8-bit PNG or JPEG."
+                        f"The picture {path} has more than 8 bits per channel: allowed are 8-bit PNG or JPEG."
                     )
                 colour = picture.convert("RGB" if channels == 3 else "L")
                 small = colour.resize((size, size), Image.Resampling.BILINEAR)
@@ -47,7 +47,7 @@ def decode_all(paths: Sequence[Path], size: int, channels: int) -> Tensor:
     if needed > MAX_BYTES:
         raise UserError(
             f"{len(paths)} pictures at {size}×{size} need {needed / 2**30:.1f} GiB: at most {MAX_BYTES / 2**30:.0f} "
-            "are decoded, choose a smaller `size`."
+            "can be decoded, choose a smaller `size`."
         )
     pixels = torch.empty((len(paths), channels, size, size), dtype=torch.uint8)
     for position, path in enumerate(paths):
@@ -56,8 +56,8 @@ def decode_all(paths: Sequence[Path], size: int, channels: int) -> Tensor:
 
 
 def existing_folder(given: str, what: str) -> Path:
-    """The folder that the user named, or a `UserError` that begins with `what`."""
+    """The folder that the user named; raises a `UserError` that starts with `what` if it does not exist."""
     folder = Path(given).expanduser()
     if not given or not folder.is_dir():
-        raise UserError(f"{what} must be a folder that is there; given: '{given}'.")
+        raise UserError(f"{what} must be an existing folder; given: '{given}'.")
     return folder

@@ -1,4 +1,4 @@
-"""What the data sets that torchvision knows have in common: where they lie, how they are fetched and read."""
+"""What torchvision's datasets have in common: their location, how they are downloaded and read."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from leakboard.core.errors import UserError
 from leakboard.datasets.base import Dataset, ImagePool
 from leakboard.datasets.npz import Npz
 
-#: a connection that is silent for so long has failed; torchvision itself would wait for ever
+#: a connection that is silent for this long has failed; torchvision itself would wait forever
 SILENCE_SECONDS = 30.0
-#: how a download fails: network and disk (OSError), torchvision's checksum (RuntimeError), a cut archive
+#: errors of a download: network and disk (OSError), torchvision's checksum (RuntimeError), a truncated archive
 FETCH_ERRORS = (OSError, RuntimeError, EOFError, ValueError, http.client.HTTPException, tarfile.TarError, zlib.error)
 
 
@@ -35,23 +35,23 @@ def data_root(root: str) -> Path:
 
 
 class TorchvisionDataset(Dataset):
-    """Base of the data sets that torchvision reads; a subclass says which class of torchvision does it."""
+    """Base of the datasets that torchvision reads; a subclass names the class of torchvision."""
 
     shorthand: ClassVar[str] = "root"
     location_fields: ClassVar[tuple[str, ...]] = ("root", "download")
-    #: what people call it, for messages
+    #: the name of the dataset in messages
     title: ClassVar[str]
-    #: the folder under `root` that holds the files, and what to put into it
+    #: the folder under `root` that holds the files, and the files that belong into it
     folder: ClassVar[str]
     contents: ClassVar[str]
 
     root: str = Field("", description="folder of downloaded data; default $LEAKBOARD_DATA, else ~/.cache/leakboard")
-    download: bool = Field(False, description="fetch the data if it is not there")
+    download: bool = Field(False, description="download the data if it is missing")
     train_per_class: int | None = Field(
-        None, ge=1, description="only the first so many training images of each class; none: all"
+        None, ge=1, description="use only this many training images of each class, the first ones; null: all"
     )
     test_per_class: int | None = Field(
-        None, ge=1, description="only the first so many official test images of each class; none: all"
+        None, ge=1, description="use only this many official test images of each class, the first ones; null: all"
     )
 
     @classmethod
@@ -60,9 +60,9 @@ class TorchvisionDataset(Dataset):
         """The class of `torchvision.datasets` (called with root, train, download)."""
 
     def read(self) -> ImagePool:
-        """The official training set, then the official test set; or of both the first images of each class.
+        """The official training set, then the official test set, or only the first images of each class of both.
 
-        `root` may also name an npz file that holds them, or at least those images, in the official order.
+        `root` may also be an npz file that holds them, or at least those images, in the official order.
         """
         root = data_root(self.root)
         if root.suffix == ".npz":
@@ -83,22 +83,22 @@ class TorchvisionDataset(Dataset):
                 found = (part & (pool.labels == label)).nonzero().squeeze(1)
                 if count is not None and len(found) < count:
                     raise UserError(
-                        f"{self.title}: {count} images a class were asked for; class {label} has {len(found)}."
+                        f"{self.title}: {count} images per class were requested; class {label} has {len(found)}."
                     )
                 keep[found if count is None else found[:count]] = True
         return ImagePool(pool.pixels[keep], pool.labels[keep], pool.is_test[keep], pool.class_names)
 
     def _open(self, root: Path) -> tuple[Any, Any] | None:
-        """torchvision's objects for both official sets, or None where a file is missing or damaged.
+        """torchvision's objects for both official sets, or None if a file is missing or damaged.
 
-        CIFAR's files are pickles. torchvision's constructor compares each with its published md5
-        (`_check_integrity`, and again for the names in `_load_meta`) before it unpickles the first,
-        so nothing unverified is ever loaded; do not read these files in any other way.
+        CIFAR's files are pickles. torchvision's constructor compares each file with its published md5
+        (`_check_integrity`, and again for the names in `_load_meta`) before it unpickles the first one,
+        so nothing unverified is ever loaded. Do not read these files in any other way.
         """
         try:
             return self.source()(root=root, train=True), self.source()(root=root, train=False)
         except (RuntimeError, AssertionError, ValueError, EOFError, OSError, LookupError):
-            return None  # RuntimeError is torchvision's own; the others come from decoding a cut idx file
+            return None  # RuntimeError is torchvision's own; the others come from decoding a truncated idx file
 
     def _pool(self, train: Any, test: Any) -> ImagePool:
         pixels = torch.cat([self.to_pixels(train.data), self.to_pixels(test.data)])
@@ -119,7 +119,7 @@ class TorchvisionDataset(Dataset):
         )
 
     def _fetch(self, root: Path) -> None:
-        """Download into a folder beside the goal and move complete files only: a failure leaves nothing behind."""
+        """Download into a folder next to the target and move only complete files: a failure leaves nothing behind."""
         created = [folder for folder in (root, *root.parents) if not folder.exists()]
         try:
             root.mkdir(parents=True, exist_ok=True)
@@ -144,7 +144,7 @@ class TorchvisionDataset(Dataset):
 
 @contextmanager
 def _impatient() -> Iterator[None]:
-    """Sockets opened meanwhile give up after `SILENCE_SECONDS`."""
+    """Sockets that are opened in this block time out after `SILENCE_SECONDS`."""
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(SILENCE_SECONDS)
     try:

@@ -1,1 +1,1 @@
-"""What several defenses share."""
+"""Code that several defenses share."""

@@ -1,4 +1,4 @@
-"""What all defenses share whose clients see the true model: per-example clipping, and the Gaussian mechanism on it."""
+"""Per-example clipping and the Gaussian mechanism, for defenses whose clients see the true model."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from leakboard.federation.task import task_of
 
 
 class PerExampleClipping(Defense):
-    """DP-SGD's update without its noise (Abadi et al. 2016): the mean of per-example gradients, each of norm B at most.
+    """DP-SGD's update without its noise (Abadi et al. 2016): the mean of per-example gradients of norm at most B.
 
     g = 1/|D| sum_b min(1, B / ||g_b||) g_b; a g_b that is not finite counts as zero (`building_blocks.finite`).
     """
 
-    clip: float | None = Field(1.0, gt=0, description="B, the L2 bound of an example's gradient; none: off")
+    clip: float | None = Field(1.0, gt=0, description="B, the L2 bound of an example's gradient; null: off")
 
     def check(self, public: Public) -> None:
-        """Batch norm ties the examples of a batch together: no example has a gradient of its own then."""
+        """Refuse batch norm: it mixes the examples of a batch, so that no example has its own gradient."""
         refuse_buffers(self, public)
 
     def update(self, me: Party) -> None:
@@ -35,7 +35,7 @@ class PerExampleClipping(Defense):
         me.send(SERVER, "update", {"gradient": self.clipped_gradient(me), "buffers": {}})
 
     def clipped_gradient(self, me: Party) -> Parameters:
-        """Client: the clipped mean gradient of its batch on the model it got."""
+        """Client: the clipped mean gradient of its batch on the received model."""
         assert me.batch is not None
         batch, task, model = me.batch, task_of(me.public), me.expect("model")["model"]
 
@@ -50,7 +50,7 @@ class PerExampleClipping(Defense):
         return gradient
 
     def _factors(self, me: Party, model: Parameters) -> Tensor | None:
-        """min(1, B / ||g_b||) (B,) of this client's batch; None where clipping is off."""
+        """min(1, B / ||g_b||) (B,) of this client's batch; None if clipping is off."""
         if self.clip is None or me.batch is None:
             return None
         norms = loss_norms(task_of(me.public), model, me.batch.images, me.batch.labels)
@@ -70,20 +70,20 @@ class Clipped(Budget, PerExampleClipping):
     noise: bool = Field(True, description="switch all noise off (for exactness tests)")
 
     def sigma(self, public: Public, batch: int) -> float:
-        """S / mu: the noise that one release of the mean gradient of a batch needs; 0 where noise is off."""
+        """S / mu: the noise that one release of the mean gradient of a batch needs; 0 if noise is off."""
         return self.size(batch) / self.round_mu(public) if self.noise else 0.0
 
     def base_claims(self, public: Public, mu: float) -> dict[str, Any]:
-        """The claimed and the composed epsilon; or that all noise is off."""
+        """The claimed and the composed epsilon, or the statement that all noise is off."""
         if not self.noise:
             return {"dp_holds": False, "reason": "all noise is switched off"}
         return self.budget_claims(public, mu)
 
 
 def refuse_buffers(defense: Defense, public: Public) -> None:
-    """Refuse networks with batch norm, for schemes that protect gradients alone."""
+    """Refuse networks with batch norm, for schemes that protect only gradients."""
     if task_of(public).buffer_names:
         raise UserError(
-            f"The defense '{defense.name}' needs a network without batch norm (its running statistics would travel "
+            f"The defense '{defense.name}' needs a network without batch norm (its running statistics would be sent "
             f"unprotected); given: '{public.model}' with buffers."
         )

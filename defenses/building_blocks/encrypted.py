@@ -1,4 +1,4 @@
-"""Sums under encryption: whether everything is encrypted, or a sample of it."""
+"""Sums under encryption: everything is encrypted, or a sample of it."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ from leakboard.federation.transcript import Observation
 
 
 class Encrypted(SummedCodes):
-    """Codes that travel as ciphertexts.
+    """Codes that are sent as ciphertexts.
 
-    `crypto: real` encrypts everything in every round. `crypto: sampled` encrypts `sample_values` codes of the first
-    round, spread evenly over its clients, for real, checks that they decrypt to the right sum, and takes their
-    times; the other codes travel under a stand-in cipher (defenses/crypto/stand_in.py). Both give the same sums.
+    `crypto: real` encrypts everything in every round. `crypto: sampled` really encrypts `sample_values` codes of the
+    first round, spread evenly over its clients. It checks that they decrypt to the right sum, and measures their times.
+    The other codes are sent under a stand-in cipher (defenses/crypto/stand_in.py). Both give the same sums.
     """
 
     crypto: Literal["real", "sampled"] = Field(
         "sampled", description="real: encrypt everything; sampled: a part of the first round, to measure time"
     )
     sample_values: int = Field(
-        12_288, ge=0, description="crypto: sampled: how many codes are encrypted for real, over all clients; 0: none"
+        12_288, ge=0, description="crypto: sampled: how many codes are really encrypted, over all clients; 0: none"
     )
 
     def rehearsal(self) -> Self:
-        """The same training without ciphertexts and times, for shadow models: the sums are the same integers."""
+        """The same training without ciphertexts and timing, for shadow models: the sums are the same integers."""
         return self.model_copy(update={"crypto": "sampled", "sample_values": 0})
 
     @property
     def encrypts(self) -> bool:
-        """Whether any real ciphertext is made at all."""
+        """Whether any real ciphertext is made."""
         return self.crypto == "real" or self.sample_values > 0
 
     def is_sampled(self, context: RoundContext) -> bool:
-        """Whether a sample is encrypted for real in this run of the protocol."""
+        """Whether a sample is really encrypted in this run of the protocol."""
         first = context.kind == "train" and context.round == 0
         return self.crypto == "sampled" and self.sample_values > 0 and first
 
     def sample_size(self, me: Party) -> int:
-        """How many of its codes each client encrypts for real in the sampled round."""
+        """How many of its codes each client really encrypts in the sampled round."""
         share = -(-self.sample_values // len(me.participants))
         return min(share, self.code_count(me.public))
 

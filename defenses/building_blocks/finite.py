@@ -1,8 +1,9 @@
-"""Values that are no numbers, or far too large, are replaced here: before clipping and noise, never after.
+"""Values that are not finite, or far too large, are replaced here: before clipping and noise, never after.
 
-A server chooses the weights, so it can make one record's gradient overflow and another's not. NaN plus noise is NaN,
-and whatever replaces it after the noise is a value that no noise covers: it tells the two records apart with certainty.
-So a record whose part is not finite counts as zero in the mean, whoever else is in the batch, and noise goes on top.
+A server chooses the weights, so it can make one record's gradient overflow and another's not. NaN plus noise is NaN.
+Whatever replaces it after the noise is a value that no noise covers, and it distinguishes the two records with
+certainty. So a record whose part is not finite counts as zero in the mean, independent of the rest of the batch, and
+noise is added afterwards.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from torch import Tensor
 from leakboard.federation.party import Party
 from leakboard.federation.payload import Parameters
 
-#: the largest L2 norm of anything that a client sends: sums of such values, with noise on them, fit into float32
+#: the largest L2 norm of anything that a client sends: sums of such values with noise still fit into float32
 LIMIT = 2.0**100
 #: what rounding may add to the norm of a clipped mean (bfloat16 at worst)
 MARGIN = 1.01
-#: the mean parts (tensors by name) of a batch's records in a slice, given their weights (n,)
+#: the mean parts (tensors by name) of the records of a batch in a slice, given their weights (n,)
 Parts = Callable[[slice, Tensor | None], tuple[Parameters, ...]]
 
 
@@ -34,9 +35,10 @@ def norm(values: Parameters) -> float:
 
 
 def or_zero(gradient: Parameters) -> Parameters:
-    """The gradient, or zero in its place where any value of it is not finite (or its norm is beyond `LIMIT`).
+    """The gradient, or zero if any of its values is not finite (or its norm exceeds `LIMIT`).
 
-    For defenses that noise a client's whole gradient. Call it before clipping: the sensitivity is then the clip bound.
+    For defenses that add noise to a client's whole gradient. Call it before clipping: the sensitivity is then the clip
+    bound.
 
     >>> or_zero({"w": torch.tensor([1.0, torch.nan])})["w"]
     tensor([0., 0.])
@@ -49,11 +51,12 @@ def or_zero(gradient: Parameters) -> Parameters:
 def bounded_mean(
     me: Party, parts: Parts, weights: Tensor | None, bounds: Sequence[float] = (LIMIT,)
 ) -> tuple[Parameters, ...]:
-    """Client: the mean over its batch of c_b part_b, finite whatever the weights of the model are.
+    """Client: the mean over its batch of c_b part_b, finite for any weights of the model.
 
-    One pass over the batch, where each part's mean is finite and within its bound (as the mean of clipped parts is).
-    Else record by record: one with a value that is not finite counts as zero in all parts, and one beyond a bound is
-    scaled down to it by its own norm. So every record moves part i by at most bounds_i / batch, by itself alone.
+    One pass over the batch suffices if the mean of each part is finite and within its bound (as the mean of clipped
+    parts is). Otherwise it goes record by record: a record with a value that is not finite counts as zero in all parts,
+    and one beyond a bound is scaled down to the bound by its own norm. So each record moves part i by at most bounds_i
+    / batch, independent of the other records.
     """
     assert me.batch is not None
     whole = parts(slice(None), weights)

@@ -1,4 +1,4 @@
-"""What all defenses with model perturbation share: MP_Server, LMT, MU_Server as steps of parties."""
+"""The steps that all defenses with model perturbation share: MP_Server, LMT, MU_Server."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from leakboard.federation.settings import SERVER, Public
 from leakboard.federation.task import task_of
 from leakboard.federation.transcript import Observation
 
-#: float32 has 24 bits; the recovery's terms cancel, so their rounding becomes error of the result. Measured: up to
-#: ten times 2^-24 of the largest term (a mean over a batch hides terms of its examples that cancelled)
+#: float32 has 24 bits. The terms of the recovery cancel, so their rounding becomes an error of the result. Measured: up
+#: to ten times 2^-24 of the largest term (a mean over a batch hides terms of its examples that cancelled)
 ROUNDING = 10 * 2.0**-24
-#: largest expected error of a recovered gradient, relative to its norm; the server shrinks gamma to stay below
+#: largest expected error of a recovered gradient, relative to its norm; the server shrinks gamma to stay below it
 TOLERANCE = 2e-4
-#: how far a server that deviates cuts the noise on one layer
+#: the factor by which a deviating server reduces the noise on one layer
 SKEW = 1e-6
 
 
@@ -37,17 +37,18 @@ class ModelPerturbation(Defense):
 
     #: whether ReLUs are followed by transitional layers (the 2L-1 layers of the paper)
     transitional: ClassVar[bool] = True
-    #: without transitional layers: the largest factor of a weight; 0 for the unbounded law of the official code
+    #: without transitional layers: the largest factor of a weight; 0 for the unbounded distribution of the official
+    #: code
     spread: ClassVar[float] = 0.0
 
     variant: Literal["V1", "V2"] = Field(
         "V2", description="V2: r^a public, one secret gamma (official code); V1: r a secret vector (the paper's text)"
     )
     clip: float | None = Field(
-        None, gt=0, description="L2 bound of an example's true gradient (by the oracle); none: off"
+        None, gt=0, description="L2 bound of an example's true gradient (by the oracle); null: off"
     )
 
-    #: the server's own strategy, which no client is told
+    #: the server's own strategy, which clients do not know
     _deviates: bool = PrivateAttr(False)
 
     def check(self, public: Public) -> None:
@@ -65,7 +66,7 @@ class ModelPerturbation(Defense):
     # --- server -----------------------------------------------------------------------------
 
     def distribute(self, me: Party) -> None:
-        """MP_Server: fresh noise, common to all clients of this round; send the perturbed model."""
+        """MP_Server: draw fresh noise, common to all clients of this round; send the perturbed model."""
         expanded = self.expanded(me.public)
         with me.phase("MP"):
             scale = me.state.setdefault("gamma_scale", self._first_scale(expanded))
@@ -87,14 +88,14 @@ class ModelPerturbation(Defense):
                 dtype=task_of(me.public).dtype,
             )
         me.state["secret"] = pack_secret(secret)
-        me.state["distributed"] = dict(me.state["model"])  # the step below replaces entries of the other one
+        me.state["distributed"] = dict(me.state["model"])  # a copy: the step below replaces entries of the original
         body: Payload = {"model": hidden}
         if self.variant == "V2":
             body["direction"] = secret.direction.to(task_of(me.public).dtype)
         me.broadcast(me.participants, "model", body)
 
     def _first_scale(self, expanded: Expanded) -> float:
-        """gamma's first scale: alpha sums over the last layer's inputs, so many inputs want a small gamma."""
+        """The first scale of gamma: alpha sums over the inputs of the last layer, so many inputs need a small gamma."""
         last = expanded.network.get_submodule(expanded.wiring.last.name)
         assert isinstance(last, nn.Linear)
         return min(1.0, 32 / last.in_features)
@@ -109,7 +110,7 @@ class ModelPerturbation(Defense):
         self.recover_and_step(me, averages, len(updates))
 
     def recover_and_step(self, me: Party, averages: Payload, clients: int) -> None:
-        """Server: from the means of gradient, Psi and Phi over so many clients to the next model."""
+        """Server: from the means of gradient, Psi and Phi over `clients` clients to the next model."""
         secret, psi, phi = unpack_secret(me.state["secret"]), averages["psi"], averages["phi"]
         with me.phase("Recover"):
             recovered = recover(averages["gradient"], psi, phi, self.expanded(me.public).wiring, secret)
@@ -120,7 +121,7 @@ class ModelPerturbation(Defense):
         self.step(me, {name: final[name].to(value) for name, value in me.state["model"].items()}, {})
 
     def skewed_server(self) -> Self:
-        """The scheme with a server that draws R for its own good; for `deviate` where clients' noise rests on R."""
+        """The scheme with a server that draws R to its advantage; for `deviate` if the clients' noise depends on R."""
         deviating = self.model_copy()
         deviating._deviates = True
         return deviating
@@ -128,8 +129,8 @@ class ModelPerturbation(Defense):
     def _skew(self, expanded: Expanded) -> float:
         """The factor of `skewed`: 1 for an honest server.
 
-        Else the first layer becomes clean if it is fully connected, since its gradient alone gives the images, and the
-        last one if not: its gradient gives label and features.
+        A deviating server makes the first layer clean if it is fully connected, because that gradient alone reveals the
+        images. Otherwise it makes the last layer clean, whose gradient reveals label and features.
         """
         if not self._deviates:
             return 1.0
@@ -137,7 +138,7 @@ class ModelPerturbation(Defense):
         return SKEW if isinstance(first, nn.Linear) else 1 / SKEW
 
     def _drowned(self, expanded: Expanded) -> list[str]:
-        """The weights whose noise a skewed R made larger: the deviating server does not train them."""
+        """The weights whose noise a skewed R increased: the deviating server does not train them."""
         skew, weights = self._skew(expanded), expanded.wiring.weights
         if skew < 1:
             return [f"{w.name}.weight" for w in weights if w.target is None]
@@ -145,15 +146,15 @@ class ModelPerturbation(Defense):
         return [*(f"{w.name}.weight" for w in weights if w.source is None), *biases] if skew > 1 else []
 
     def finish(self, me: Party, recovered: Parameters, clients: int) -> Parameters:
-        """Server: a last word on the recovered mean over so many clients (central noise); nothing here."""
+        """Server: a final change of the recovered mean over `clients` clients (central noise); none here."""
         return recovered
 
     def _adapt(self, me: Party, psi: Parameters, phi: Parameters, recovered: Parameters, secret: Secret) -> None:
-        """Shrink gamma for the next rounds where cancellation would cost more than `TOLERANCE` of the gradient.
+        """Shrink gamma for the next rounds if cancellation would cost more than `TOLERANCE` of the gradient.
 
-        The error grows with v Phi, the largest of the terms that cancel; v is taken at the largest gamma and a
-        typical r^a, since this round's may have been small. Noise makes the gradient look larger than it is, so
-        it counts at most B. All of it the server knows.
+        The error grows with v Phi, the largest of the terms that cancel. v is taken at the largest gamma and a typical
+        r^a, because this round's values may have been small. Noise makes the gradient look larger than it is, so its
+        norm counts at most B. The server knows all of these values.
         """
         expanded, scale = self.expanded(me.public), float(me.state["gamma_scale"])
         zero, no_psi = ({name: torch.zeros_like(value) for name, value in part.items()} for part in (recovered, psi))
@@ -167,14 +168,14 @@ class ModelPerturbation(Defense):
     # --- client -----------------------------------------------------------------------------
 
     def update(self, me: Party) -> None:
-        """LMT, clipping, and whatever noise the scheme adds; send (gradient, Psi, Phi)."""
+        """LMT, clipping, and the noise that the scheme adds; send (gradient, Psi, Phi)."""
         gradient, psi, phi = self.local_parts(me)
         me.send(SERVER, "update", {"gradient": self.protect(me, gradient), "psi": psi, "phi": phi})
 
     def local_parts(self, me: Party) -> tuple[Parameters, Parameters, Parameters]:
-        """Client: gradient, Psi and Phi of its batch on the model that it got, clipped by the oracle where asked.
+        """Client: gradient, Psi and Phi of its batch on the received model, clipped by the oracle if clipping is on.
 
-        A record of which any of the three is not finite counts as zero in all of them (`building_blocks.finite`).
+        A record for which any of the three is not finite counts as zero in all of them (`building_blocks.finite`).
         """
         hidden, direction, images, targets = self.inputs(me)
         factors = self._clip_factors(me)
@@ -189,11 +190,11 @@ class ModelPerturbation(Defense):
         return gradient, psi, phi
 
     def part_bounds(self) -> tuple[float, float, float]:
-        """The largest norms of a record's own gradient, Psi and Phi, as sent; the oracle's clipping bounds none."""
+        """The largest norms of a record's own gradient, Psi and Phi, as sent; clipping by the oracle bounds none."""
         return (LIMIT, LIMIT, LIMIT)
 
     def inputs(self, me: Party) -> tuple[Parameters, Tensor | None, Tensor, Tensor]:
-        """Client: the perturbed model and direction that it got, its normalised images, one-hot targets."""
+        """Client: the received perturbed model and direction, its normalised images, one-hot targets."""
         assert me.batch is not None
         task, received = task_of(me.public), me.expect("model")
         images = task.normalise(me.batch.images.to(task.dtype))
@@ -207,16 +208,17 @@ class ModelPerturbation(Defense):
         return me.oracle.clip_factors(me.batch.images, me.batch.labels, self.clip)
 
     def mimic_records(self, observed: Gradient, public: Public) -> Transform | None:
-        """Each record's true gradient is scaled down to norm B where clipping is on."""
+        """Each record's true gradient is scaled down to norm B if clipping is on."""
         return None if self.clip is None else clipping(self.clip)
 
     def _measure(
         self, me: Party, gradient: Parameters, psi: Parameters, phi: Parameters, factors: Tensor | None
     ) -> None:
-        """Let the harness note how exact the recovery of this client's clean gradient is, and how small gamma became.
+        """Let the harness measure how exact the recovery of this client's clean gradient is, and how small gamma
+        became.
 
-        Probes stand apart: a single record that fits well has a gradient of almost no length, and the error is
-        relative to it. `gamma_shrunk` is how many times gamma's scale is below its first one.
+        Probes are measured separately: a single record that fits well has a gradient of almost zero length, and the
+        error is relative to it. `gamma_shrunk` is the ratio of gamma's first scale to the current one.
         """
         if me.oracle is None or me.batch is None:
             return
@@ -237,7 +239,7 @@ class ModelPerturbation(Defense):
     # --- reading ----------------------------------------------------------------------------
 
     def read(self, observation: Observation, public: Public) -> Reading:
-        """Server: divides its noise out, client by client. Client: the plain network that computes what it was sent."""
+        """Server: divide its noise out, client by client. Client: the plain network that computes what it was sent."""
         expanded = self.expanded(public)
         server = observation.states.get(SERVER)
         if server is None:
@@ -257,7 +259,7 @@ class ModelPerturbation(Defense):
         return Reading(observation.context, server["distributed"], gradients)
 
     def clean_parts(self, observation: Observation, public: Public) -> dict[str, CleanParts]:
-        """Psi and Phi of each client whose own message the view's server can read, by client: they carry no noise."""
+        """Psi and Phi, which carry no noise, of each client whose own message the view's server can read, by client."""
         server = observation.states.get(SERVER)
         if server is None or "secret" not in server:
             return {}
@@ -275,13 +277,13 @@ class ModelPerturbation(Defense):
         return {m.sender: m.payload for m in observation.messages if m.kind == "update"}
 
     def record_factors(self, observation: Observation, public: Public, batch: LabelledImages) -> Tensor | None:
-        """Server: the factors c_b (B,) that a client would clip these records by; None: by `mimic_records`."""
+        """Server: the factors c_b (B,) by which a client would clip these records; None: see `mimic_records`."""
         return None
 
     def clean_message(
         self, observation: Observation, public: Public, batch: LabelledImages, factors: Tensor | None
     ) -> dict[str, Parameters]:
-        """Server: what a client would send for a batch, its records weighed by factors (B,), without any noise."""
+        """Server: what a client would send for a batch, with records weighted by factors (B,), without any noise."""
         task = task_of(public)
         received = next(m.payload for m in observation.messages if m.kind == "model")
         images = task.normalise(batch.images.to(task.dtype))
@@ -291,7 +293,7 @@ class ModelPerturbation(Defense):
         return dict(zip(("gradient", "psi", "phi"), parts, strict=True))
 
     def corrections(self, observation: Observation, public: Public, psi: Parameters, phi: Parameters) -> Parameters:
-        """Server: R (v Phi - gamma Psi), what these parts of a message add to the recovered gradient."""
+        """Server: R (v Phi - gamma Psi), which these parts of a message add to the recovered gradient."""
         server = observation.states[SERVER]
         nothing = {name: torch.zeros_like(value) for name, value in phi.items()}
         return recover(nothing, psi, phi, self.expanded(public).wiring, unpack_secret(server["secret"]))
@@ -299,7 +301,7 @@ class ModelPerturbation(Defense):
     def multiplied_noise(
         self, observation: Observation, public: Public, deviation: float, bound: float | None = None
     ) -> Noise:
-        """Server: what noise of this size on every value of a perturbed gradient becomes: R times as large."""
+        """Server: noise of this size on every value of a perturbed gradient, after recovery: R times as large."""
         secret, factors = unpack_secret(observation.states[SERVER]["secret"]), {}
         model: Parameters = observation.states[SERVER]["distributed"]
         for weight in self.expanded(public).wiring.weights:
@@ -314,7 +316,7 @@ class ModelPerturbation(Defense):
     def local_noise(
         self, observation: Observation, public: Public, deviation: float, bound: float | None = None
     ) -> dict[str, Noise]:
-        """The same noise on every client's perturbed gradient, by client; nothing where the view has no server."""
+        """The same noise on every client's perturbed gradient, by client; empty if the view has no server."""
         if "secret" not in observation.states.get(SERVER, {}):
             return {}
         law = self.multiplied_noise(observation, public, deviation, bound)

@@ -1,4 +1,4 @@
-"""Local noise that counts on honest others: what tp-smc and hybridalpha encrypt."""
+"""Local noise that relies on other honest clients: what tp-smc and hybridalpha encrypt."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ from leakboard.federation.transcript import Observation
 
 
 class NoisyShare(SummedGradient, Clipped):
-    """A clipped gradient with N(0, S^2 sigma^2 / (t - 1)) on it, sigma = 1 / mu(epsilon, delta), in fixed point.
+    """A clipped gradient plus N(0, S^2 sigma^2 / (t - 1)) with sigma = 1 / mu(epsilon, delta), in fixed point.
 
-    t is the least number of honest clients: the sum of all carries at least S^2 sigma^2 even after K - t colluders
-    took their own noise off. Codes stand for values within +-(B + 6 standard deviations); beyond that they saturate.
+    t is the minimum number of honest clients: the sum over all clients carries at least S^2 sigma^2 even after K - t
+    colluders subtracted their own noise. Codes represent values within +-(B + 6 standard deviations); larger values
+    saturate.
     """
 
     code_bits: ClassVar[int]
 
-    value_range: float = Field(8.0, gt=0, description="largest value of an update where clip is off")
+    value_range: float = Field(8.0, gt=0, description="largest value of an update if clip is off")
 
     def codec(self, public: Public, batch: int) -> FixedPoint:
         """Fixed point for one client's noisy update on a batch of this size."""
@@ -48,13 +49,13 @@ class NoisyShare(SummedGradient, Clipped):
         return encoded(me, self.codec(me.public, batch), gradient)
 
     def noise_scale(self, observation: Observation, public: Public) -> Mapping[str, Noise]:
-        """One share on an opened update, and their mean on a mean."""
+        """One share of the noise on a decrypted update, and the mean of the shares on a mean."""
         share = self.share_sigma(public, observation.context.batch_size)
         gradients = self.read(observation, public).gradients if self.noise else {}
         return {name: even_noise(g.values, share / math.sqrt(g.clients)) for name, g in gradients.items()}
 
     def claims(self, public: Public) -> dict[str, Any]:
-        """The claimed epsilon (K - t colluders), and what the noise gives against each threat in a round."""
+        """The claimed epsilon (K - t colluders), and what the noise guarantees against each threat in a round."""
         batch, clients = public.training.batch_size, public.training.per_round
         if not self.noise:
             return self.base_claims(public, math.inf)

@@ -1,4 +1,4 @@
-"""Sums of gradient, Psi and Phi: model perturbation whose server sees no single client's part."""
+"""Sums of gradient, Psi and Phi: model perturbation whose server sees no part of a single client."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PARTS = ("gradient", "psi", "phi")
 
 
 class PerturbedParts(SummedCodes, ModelPerturbation):
-    """The three parts of a client's message as codes, one behind the other."""
+    """The three parts of a client's message as codes, concatenated."""
 
     @abstractmethod
     def codecs(self, public: Public, batch: int) -> dict[str, FixedPoint]:
@@ -39,7 +39,7 @@ class PerturbedParts(SummedCodes, ModelPerturbation):
         return {"gradient": own, "psi": psi, "phi": own}
 
     def code_count(self, public: Public) -> int:
-        """One code a value of gradient, Psi and Phi."""
+        """One code per value of gradient, Psi and Phi."""
         return sum(value.numel() for part in self.template(public).values() for value in part.values())
 
     def codes(self, me: Party) -> Integers:
@@ -69,6 +69,6 @@ class PerturbedParts(SummedCodes, ModelPerturbation):
         return recover(update["gradient"], update["psi"], update["phi"], wiring, secret)
 
     def plain_updates(self, observation: Observation, public: Public) -> dict[str, Payload]:
-        """Only what the keys in the observation open; else the server has sums alone."""
+        """Only the updates that the keys in the observation decrypt; otherwise the server has only sums."""
         opened = self.opened(observation, public)
         return {client: self.decoded(public, observation.context, codes, 1) for client, codes in opened.items()}

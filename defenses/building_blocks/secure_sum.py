@@ -1,12 +1,12 @@
 """Secure aggregation by masks that cancel (Bonawitz et al. 2017), for semi-honest parties.
 
-Every round has keys of its own. For client u with code vector x_u, in the ring of 64-bit integers:
+Every round has its own keys. For client u with code vector x_u, in the ring of 64-bit integers:
 
     y_u = x_u + PRG(b_u) + sum_{v > u} PRG(s_uv) - sum_{v < u} PRG(s_uv)
 
-b_u is a seed of its own, s_uv comes from an X25519 agreement. Both b_u and the private key behind s_uv are shared by
-Shamir among all clients, t_bar shares to open. At the end the server asks, for each client, for the shares of b_u if
-its y_u arrived, and of its private key if it did not, never both.
+b_u is the client's own seed, and s_uv comes from an X25519 key agreement. Both b_u and the private key of s_uv are
+shared among all clients by Shamir's scheme; t_bar shares reconstruct them. At the end the server asks, for each client,
+for the shares of b_u if its y_u arrived, or of its private key if it did not, never both.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ SHARE = 33
 
 
 class SecureSum(SummedCodes):
-    """The steps of a round of secure aggregation; it survives drop-outs at any of them while enough are left."""
+    """The steps of a round of secure aggregation; it tolerates dropouts at any step while enough clients are left."""
 
     def protocol(self) -> Sequence[Step]:
-        """Keys, shares, the model, masked updates, the question who is left, the answers, the sum."""
+        """Keys, shares, the model, masked updates, the list of survivors, their answers, the sum."""
         distribute, update, aggregate = super().protocol()
         return (
             Step("advertise", "client", self.advertise),
@@ -61,7 +61,7 @@ class SecureSum(SummedCodes):
         me.send(SERVER, "public_keys", public)
 
     def relay_keys(self, me: Party) -> None:
-        """Server: pass on the public keys of everybody who is there."""
+        """Server: relay the public keys of all clients that are present."""
         me.state.pop("aggregate", None)
         keys = me.received("public_keys")
         me.state["round"] = {"keys": keys}
@@ -87,7 +87,7 @@ class SecureSum(SummedCodes):
         me.send(SERVER, "shares", {"to": sealed})
 
     def relay_shares(self, me: Party) -> None:
-        """Server: pass the encrypted shares on to their receivers."""
+        """Server: relay the encrypted shares to their receivers."""
         shares = {sender: body["to"] for sender, body in me.received("shares").items()}
         me.state["round"]["sharers"] = sorted(shares)
         for receiver in shares:
@@ -98,7 +98,7 @@ class SecureSum(SummedCodes):
         """Client: mask the codes of its update and send them."""
         received = me.received("shares_for_you").get(SERVER)
         if "round" in me.state and received is None:
-            return  # too few took part in the sharing
+            return  # too few clients took part in the sharing
         codes = self.codes(me)
         if "round" not in me.state:
             self.send_simulated(me, codes)
@@ -115,7 +115,7 @@ class SecureSum(SummedCodes):
         me.send(SERVER, "update", {"masked": to_tensor(masked)})
 
     def ask(self, me: Party) -> None:
-        """Server: tell those who sent an update who else did."""
+        """Server: tell the clients that sent an update which other clients did."""
         updates = me.received("update")
         own = me.state["round"]
         total = np.zeros(self.code_count(me.public), dtype=np.uint64)
@@ -138,11 +138,11 @@ class SecureSum(SummedCodes):
         me.send(SERVER, "unmasking", {"shares": found})
 
     def aggregate(self, me: Party) -> None:
-        """Server: rebuild the seeds of those who sent and the mask keys of those who did not, take all masks off."""
+        """Server: rebuild the seeds of the senders and the mask keys of the others, then remove all masks."""
         answers = me.received("unmasking")
         own, needed = me.state["round"], self.needed(me.public)
         if len(answers) < needed:
-            return  # too few are left to open anything: the round is lost
+            return  # too few clients are left to reconstruct anything: the round is lost
         with me.phase("Grad_Dec"):
             total = to_words(own["sum"]).copy()
             for name in own["sharers"]:
@@ -155,7 +155,7 @@ class SecureSum(SummedCodes):
         self.conclude(me, total.astype(np.int64), len(own["senders"]))
 
     def opened(self, observation: Observation, public: Public) -> dict[str, Integers]:
-        """t_bar colluders hold the shares of everybody's seed and mask key: with the server they open every update."""
+        """With t_bar colluders, who hold shares of every seed and mask key, the server decrypts every update."""
         server = observation.states[SERVER].get("round", {})
         colluders = {n: s["round"] for n, s in observation.states.items() if "shares" in s.get("round", {})}
         if len(colluders) < self.needed(public) or "sharers" not in server:
@@ -181,7 +181,7 @@ class SecureSum(SummedCodes):
         return _without_masks(message, context, seed, private, {n: server["keys"][n] for n in server["sharers"]})
 
     def own_codes(self, observation: Observation, public: Public) -> dict[str, Integers]:
-        """What a client masked itself."""
+        """The codes that a client masked itself."""
         rounds = {n: s["round"] for n, s in observation.states.items() if "shares" in s.get("round", {})}
         found = {}
         for message in observation.messages:
@@ -193,7 +193,7 @@ class SecureSum(SummedCodes):
         return found
 
     def _open_masks(self, me: Party, gone: str, secret: bytes, count: int) -> Words:
-        """What the senders' pairwise masks with a client that dropped out add up to, with the sign that removes it."""
+        """The sum of the senders' pairwise masks with a client that dropped out, with the sign that removes it."""
         found = np.zeros(count, dtype=np.uint64)
         own = me.state["round"]
         for name in own["senders"]:
@@ -203,7 +203,7 @@ class SecureSum(SummedCodes):
 
 
 def _without_masks(message: Message, context: RoundContext, seed: bytes, private: bytes, keys: Payload) -> Words:
-    """A masked update less its owner's seed and its masks with the owners of these public keys."""
+    """A masked update without its owner's seed mask and its masks with the owners of these public keys."""
     owner, codes = message.sender, to_words(message.payload["masked"])
     codes = codes - _words(seed, len(codes))
     for name, public in keys.items():
@@ -234,6 +234,6 @@ def _pair_mask(private: bytes, public: bytes, context: RoundContext, first: str,
 
 
 def _channel(own: Payload, other: str, sender: str, receiver: str, context: RoundContext) -> ChaCha20Poly1305:
-    """The cipher from a sender to a receiver, one of whom is this client; for one message, so one nonce will do."""
+    """The cipher from a sender to a receiver, one of which is this client; used once, so one nonce suffices."""
     shared = _agreed(own["channel"], own["keys"][other]["channel"])
     return ChaCha20Poly1305(derive_key(shared, "channel", sender, receiver, where(context)))

@@ -1,4 +1,4 @@
-"""What all defenses share whose server learns a sum of integers and no single update."""
+"""Base of all defenses whose server learns a sum of integers and no single update."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from leakboard.federation.transcript import Observation
 class SummedCodes(Defense):
     """Clients turn their updates into integers (codes); the server learns the sum of the codes, and nothing else.
 
-    t (`honest`) is the least number of honest clients; t_bar = K - t + 1 clients are more than can collude, so whatever
-    they hold together is safe from colluders. With K = 2 that is one client: there is nobody to hide among.
+    t (`honest`) is the minimum number of honest clients. t_bar = K - t + 1 clients are more than can collude, so what
+    they hold together is safe from colluders. With K = 2 that is one client: there are no others to hide among.
     """
 
     honest: int | None = Field(
-        None, ge=2, description="t, the least number of honest clients a round; default: more than half"
+        None, ge=2, description="t, the minimum number of honest clients per round; default: more than half"
     )
 
     # --- what a defense fills in ---------------------------------------------------------------
@@ -43,22 +43,22 @@ class SummedCodes(Defense):
 
     @abstractmethod
     def decoded(self, public: Public, context: RoundContext, totals: Integers, clients: int) -> Payload:
-        """The mean of so many clients' updates from the sums of their codes, as a plain message would hold it."""
+        """The mean update of `clients` clients from the sums of their codes, as a plain message would hold it."""
 
     @abstractmethod
     def apply(self, me: Party, average: Payload, clients: int) -> None:
-        """Server: take the step with the mean update of so many clients."""
+        """Server: take the step with the mean update of `clients` clients."""
 
     def opened(self, observation: Observation, public: Public) -> dict[str, Integers]:
         """The codes of single clients that the keys in this observation decrypt, by client; none here."""
         return {}
 
     def own_codes(self, observation: Observation, public: Public) -> dict[str, Integers]:
-        """The codes that the clients in this observation sent themselves, as their states and keys tell; none here."""
+        """The codes that the clients in this observation sent themselves, from their states and keys; none here."""
         return {}
 
     def gradient_of(self, update: Payload, server: Payload, public: Public) -> Parameters:
-        """The gradient that a decoded update means to the server; here it is the gradient itself."""
+        """The gradient that the server gets from a decoded update; here it is the gradient itself."""
         found: Parameters = update["gradient"]
         return found
 
@@ -73,32 +73,32 @@ class SummedCodes(Defense):
         return public.training.per_round - self.least_honest(public) + 1
 
     def enough(self, public: Public, clients: int) -> bool:
-        """Whether a sum over so many clients may be opened: over fewer than t it would tell too much of each.
+        """Whether a sum over this many clients may be decrypted: over fewer than t it would reveal too much about each.
 
-        Where noise counts on t - 1 honest shares beside K - t colluders, at most one client may be missing.
+        If the noise relies on t - 1 honest shares besides K - t colluders, at most one client may be missing.
         """
         least = public.training.per_round - 1 if getattr(self, "noise", False) else self.needed(public)
         return clients >= max(self.least_honest(public), least)
 
     def check(self, public: Public) -> None:
-        """There must be as many clients as are taken for honest."""
+        """There must be at least as many clients as are assumed to be honest."""
         least, clients = self.least_honest(public), public.training.per_round
         if least > clients:
-            raise UserError(f"The defense '{self.name}' needs at least {least} clients a round; given: {clients}.")
+            raise UserError(f"The defense '{self.name}' needs at least {least} clients per round; given: {clients}.")
         super().check(public)
 
     def send_simulated(self, me: Party, codes: Integers) -> None:
-        """An outsider has no key to seal with: it gets what the sealed message for its images would hold."""
+        """An outsider has no key: it gets what the encrypted message for its images would contain."""
         me.send(SERVER, "update", self.decoded(me.public, me.context, codes, 1))
 
     def conclude(self, me: Party, totals: Integers, clients: int) -> None:
-        """Server: keep the mean update that it now knows, and take the step."""
+        """Server: store the mean update that it now knows, and take the step."""
         average = self.decoded(me.public, me.context, totals, clients)
         me.state["aggregate"] = {"clients": clients, "update": average}
         self.apply(me, average, clients)
 
     def read(self, observation: Observation, public: Public) -> Reading:
-        """The server knows the aggregate; with enough keys it knows every single update too."""
+        """The server knows the aggregate; with enough keys it also knows every single update."""
         others = tuple(message for message in observation.messages if message.kind != "update")
         plain = super().read(replace(observation, messages=others), public)
         server = observation.states.get(SERVER)
@@ -117,7 +117,7 @@ class SummedCodes(Defense):
         return Reading(context, plain.model, remainder(gradients, senders, context.batch_size))
 
     def open_updates(self, observation: Observation, public: Public) -> Mapping[str, tuple[Payload, int]]:
-        """The mean update and those that keys or colluders open, which are taken out of the mean part by part."""
+        """The mean update and those that keys or colluders decrypt, which are subtracted from the mean part by part."""
         server, context = observation.states.get(SERVER, {}), observation.context
         if "aggregate" not in server:
             return {}
@@ -135,9 +135,10 @@ class SummedCodes(Defense):
 
 
 def remainder(gradients: dict[str, Gradient], senders: set[str], batch: int) -> dict[str, Gradient]:
-    """The same gradients with those that are known by themselves taken out of the mean over the senders.
+    """The same gradients, with those that are known individually subtracted from the mean over the senders.
 
-    (K mean - sum of the known) / (K - m) is the mean over the others; of one other it is that client's own gradient.
+    (K mean - sum of the known) / (K - m) is the mean over the others; if there is only one other, it is its own
+    gradient.
     """
     total, others = gradients.get(AGGREGATE), senders - gradients.keys()
     known = [gradients[name] for name in senders & gradients.keys()]
@@ -153,14 +154,14 @@ def remainder(gradients: dict[str, Gradient], senders: set[str], batch: int) -> 
 
 
 class SummedGradient(SummedCodes):
-    """One code a parameter: the update is the gradient itself."""
+    """One code per parameter: the update is the gradient itself."""
 
     @abstractmethod
     def codec(self, public: Public, batch: int) -> FixedPoint:
         """Fixed point for one client's update on a batch of this size."""
 
     def code_count(self, public: Public) -> int:
-        """One code a parameter."""
+        """One code per parameter."""
         return sum(value.numel() for value in task_of(public).skeleton().parameters())
 
     def decoded(self, public: Public, context: RoundContext, totals: Integers, clients: int) -> Payload:
@@ -170,7 +171,7 @@ class SummedGradient(SummedCodes):
         return {"gradient": {n: v.to(task_of(public).dtype) for n, v in shaped(values, like).items()}}
 
     def mimic(self, observed: Gradient, public: Public) -> Transform | None:
-        """Each client's gradient is rounded to its codes; noise before the rounding leaves nothing to imitate."""
+        """Each client's gradient is rounded to its codes; with noise before rounding there is nothing to imitate."""
         if getattr(self, "noise", False):
             return None
         codec = self.codec(public, observed.records // observed.clients)
@@ -182,19 +183,19 @@ class SummedGradient(SummedCodes):
 
 
 def rounding(codec: FixedPoint, values: Tensor) -> Tensor:
-    """Values as they come back from their codes; to a derivative the rounding is not there (straight-through).
+    """Values after encoding and decoding; derivatives ignore the rounding (straight-through).
 
     >>> import torch
     >>> rounding(FixedPoint(3, 1.5), torch.tensor([0.2, 0.3, 9.0]))
     tensor([0.0000, 0.5000, 1.5000])
     """
     within = values.clamp(-codec.bound, codec.bound)
-    exact = within.detach().double()  # as clients encode
+    exact = within.detach().double()  # the precision in which clients encode
     return within + ((exact / codec.step).round() * codec.step - exact).to(values)
 
 
 def encoded(me: Party, codec: FixedPoint, values: Floats) -> Integers:
-    """Client: codes of values; the record learns which share of them lay beyond the range."""
+    """Client: the codes of values; the record stores which share of them exceeded the range."""
     if me.oracle is not None and len(values):
         me.oracle.note("saturated_share", codec.saturated(values) / len(values))
     return codec.encode(values)

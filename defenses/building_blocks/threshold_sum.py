@@ -1,4 +1,4 @@
-"""Sums under threshold encryption: t_bar clients together decrypt the sum, the server alone decrypts nothing."""
+"""Sums under threshold encryption: t_bar clients together decrypt the sum; the server alone decrypts nothing."""
 
 from __future__ import annotations
 
@@ -26,32 +26,32 @@ DEALER = "dealer"
 
 @lru_cache(maxsize=4)
 def encryptor_of(public: PublicKey) -> Encryptor:
-    """The table of powers for a public key; everybody may have it, so a process keeps it for all its clients."""
+    """The table of powers for a public key; it is public, so a process keeps one for all its clients."""
     return Encryptor(public)
 
 
 class ThresholdSum(Encrypted):
     """Threshold Damgaard-Jurik encryption of packed codes, with a trusted dealer for the keys.
 
-    Round: clients send Enc(codes); the server multiplies the ciphertexts and sends Enc(sum) to t_bar = K - t + 1
-    clients, each of which returns a partial decryption; the server combines them. t is the least number of
-    honest clients. Decryptors send no proofs (`threshold.prove` would make them): everybody follows the protocol. The
-    first t_bar senders are asked to decrypt; if one of them vanishes then, the round is lost.
+    In a round, clients send Enc(codes). The server multiplies the ciphertexts and sends Enc(sum) to t_bar = K - t + 1
+    clients, each of which returns a partial decryption. The server combines them. t is the minimum number of honest
+    clients. Decryptors send no proofs (`threshold.prove` would make them), because all parties follow the protocol. The
+    first t_bar senders are asked to decrypt; if one of them drops out then, the round is lost.
     """
 
     code_bits: ClassVar[int]
 
     key_bits: int = Field(
-        2048, ge=128, le=8192, multiple_of=8, description="size of the modulus; under 2048 is for tests alone"
+        2048, ge=128, le=8192, multiple_of=8, description="size of the modulus; less than 2048 is only for tests"
     )
 
     def check(self, public: Public) -> None:
-        """A code must fit into a plaintext, and whoever holds a share takes part: t_bar is meant among K clients."""
+        """A code must fit into a plaintext. All clients hold shares, so all must take part: t_bar counts K clients."""
         super().check(public)
         clients, each = public.training.clients, public.training.per_round
         if each < clients:
             raise UserError(
-                f"The defense '{self.name}' needs all clients in every round, since all hold key shares; "
+                f"The defense '{self.name}' needs all clients in every round, because all hold key shares; "
                 f"given: {each} of {clients}."
             )
         try:
@@ -79,16 +79,16 @@ class ThresholdSum(Encrypted):
         )
 
     def protocol(self) -> Sequence[Step]:
-        """Distribute, encrypt, combine, decrypt in parts, aggregate; a stand-in cipher is opened by the dealer."""
+        """Distribute, encrypt, combine, decrypt in parts, aggregate; the dealer decrypts a stand-in cipher."""
         distribute, update, aggregate = super().protocol()
         opening = (Step("open", DEALER, self.open),) if self.crypto == "sampled" else ()
         combine, decrypt = Step("combine", SERVER, self.combine), Step("decrypt", "client", self.decrypt)
         return (distribute, update, combine, decrypt, *opening, aggregate)
 
     def deal(self, me: Party) -> None:
-        """Dealer, once: make the keys, send the public one to all and a share to every client.
+        """Dealer, once: make the keys, send the public key to all and one share to every client.
 
-        Only under `crypto: sampled` it keeps something: the master of the stand-in cipher, to open sums with.
+        It keeps something only under `crypto: sampled`: the master key of the stand-in cipher, to decrypt sums.
         """
         clients = me.public.clients
         needed = self.needed(me.public)
@@ -112,18 +112,18 @@ class ThresholdSum(Encrypted):
             me.send(name, "key_share", body)
 
     def keep_key(self, me: Party) -> None:
-        """Server, once: keep the public key."""
+        """Server, once: store the public key."""
         me.state["public_key"] = me.expect("public_key", DEALER)["key"]
 
     def keep_share(self, me: Party) -> None:
-        """Client, once: keep the public key and its own share."""
+        """Client, once: store the public key and its own share."""
         me.state["public_key"] = me.expect("public_key", DEALER)["key"]
         body = me.expect("key_share", DEALER)
         me.state["sealing_key"] = body.pop("sealing_key", b"")
         me.keys.update(body)
         if me.state["public_key"]:
             with me.phase("Key_Gen"):
-                encryptor_of(PublicKey.from_payload(me.state["public_key"]))  # built here, not in the first encryption
+                encryptor_of(PublicKey.from_payload(me.state["public_key"]))  # here, not in the first encryption
 
     def update(self, me: Party) -> None:
         """Client: encrypt the codes of its update and send them."""
@@ -146,7 +146,7 @@ class ThresholdSum(Encrypted):
         me.send(SERVER, "update", body, size=self._wire(count))
 
     def _encrypted(self, me: Party, codes: Integers) -> bytes:
-        """Ciphertexts of packed codes, one behind the other."""
+        """Ciphertexts of packed codes, concatenated."""
         public = PublicKey.from_payload(me.state["public_key"])
         encryptor, stream = encryptor_of(public), me.stream("encryption")
         return to_blob(
@@ -154,7 +154,7 @@ class ThresholdSum(Encrypted):
         )
 
     def _wire(self, ciphertexts: int) -> int:
-        """Bytes of so many real ciphertexts."""
+        """Bytes of this many real ciphertexts."""
         return ciphertexts * self.key_bits // 4
 
     def combine(self, me: Party) -> None:
@@ -164,7 +164,7 @@ class ThresholdSum(Encrypted):
         senders, helpers = tuple(updates), tuple(updates)[: self.needed(me.public)]
         me.state["senders"] = list(senders)
         if not self.enough(me.public, len(senders)):
-            return  # too few are left: the round is lost
+            return  # too few clients are left: the round is lost
         bodies = list(updates.values())
         if self.crypto == "real":
             with me.phase("Agg"):
@@ -189,7 +189,7 @@ class ThresholdSum(Encrypted):
         return to_blob((threshold.add(public, column) for column in columns), public.width)
 
     def decrypt(self, me: Party) -> None:
-        """Client, where asked: a partial decryption of the sum."""
+        """Client, if asked: a partial decryption of the sum."""
         asked = me.received("sum").get(SERVER)
         if asked is None:
             return
@@ -213,7 +213,7 @@ class ThresholdSum(Encrypted):
         return to_blob(threshold.partial(public, share, from_blob(blob, public.width)), public.width)
 
     def open(self, me: Party) -> None:
-        """Dealer, `sampled` only: with t_bar approvals, tell the server the sum of the pads. Stands for decryption."""
+        """Dealer, `sampled` only: with t_bar approvals, send the server the sum of the pads, as decryption would."""
         asked = me.received("opening").get(SERVER)
         if asked is None or len(me.received("approval")) < self.needed(me.public):
             return
@@ -222,7 +222,7 @@ class ThresholdSum(Encrypted):
         me.send(SERVER, "opened", {"pads": to_tensor(pads)}, size=0)
 
     def aggregate(self, me: Party) -> None:
-        """Server: put the partial decryptions together, take the step."""
+        """Server: combine the partial decryptions, take the step."""
         partials = {body["index"]: body for body in me.received("partial").values()}
         if len(partials) < self.needed(me.public):
             return
@@ -239,7 +239,7 @@ class ThresholdSum(Encrypted):
                 with me.sample("Grad_Dec", self.packing(me.public).plaintexts(count)):
                     real = self._combined(me, partials, count)
                 if not np.array_equal(real, totals[:count]):
-                    raise ProtocolError("the sample decrypts to another sum than the stand-in cipher")
+                    raise ProtocolError("the sample decrypts to a different sum than the stand-in cipher")
         self.conclude(me, totals, len(me.state["senders"]))
 
     def _combined(self, me: Party, partials: dict[int, Payload], count: int) -> Integers:
@@ -268,7 +268,7 @@ class ThresholdSum(Encrypted):
         return found
 
     def own_codes(self, observation: Observation, public: Public) -> dict[str, Integers]:
-        """What a client sealed itself. Of real ciphertexts it has no key alone, and keeps no plain copy."""
+        """The codes that a client sealed itself. It cannot decrypt real ciphertexts alone, and keeps no plain copy."""
         if self.crypto == "real":
             return {}
         return self.unsealed(observation, public, where(observation.context))

@@ -12,7 +12,7 @@ Floats = NDArray[np.float64]
 
 
 def flat(values: Parameters) -> Floats:
-    """All values one behind the other, in the order of the names, in float64."""
+    """All values concatenated, ordered by name, in float64."""
     found: Floats = torch.cat([value.detach().double().flatten() for value in values.values()]).numpy()
     return found
 
@@ -34,5 +34,5 @@ def added(gradient: Parameters, noise: Floats) -> Parameters:
 
 
 def added_in_place_of(gradient: Parameters, noise: Floats) -> Parameters:
-    """The same in the gradient's own precision: what may stand in its place."""
+    """The same in the gradient's own precision, so that the result can replace the gradient."""
     return {name: value.to(gradient[name].dtype) for name, value in added(gradient, noise).items()}

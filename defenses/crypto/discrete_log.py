@@ -6,8 +6,8 @@ from functools import lru_cache
 
 from leakboard.defenses.crypto.integers import integer, inverse, power
 
-# The table is keyed by remainders of group elements, not by the elements: 32 bytes instead of 300. The low bits of an
-# element would not do, nor Python's hash (the remainder by 2^61 - 1): to these, many powers of 2 look alike.
+# The table is keyed by remainders of group elements, not by the elements: 32 bytes instead of 300. Neither the low bits
+# of an element nor Python's hash (the remainder by 2^61 - 1) would do: many powers of 2 look alike under them.
 KEY_MODULUS = 2**60 - 93  # prime
 
 
@@ -24,13 +24,13 @@ class DiscreteLog:
     """x from g^x mod p, for all |x| <= bound.
 
     The table holds g^i for |i| <= h. x = k (2h + 1) + i for one such i, so multiplying g^x by g^-(2h + 1), k times,
-    leads into the table. The steps go out from 0 to both sides: small |x| are found first. The bound must be
-    below half of the order of g, otherwise x is not unique.
+    leads into the table. The steps start at 0 and go in both directions, so small |x| are found first. The bound must
+    be below half of the order of g, otherwise x is not unique.
     """
 
     def __init__(self, g: int, p: int, bound: int, table_bits: int | None = None) -> None:
         if bound < 0:
-            raise ValueError(f"a bound is not negative, given: {bound}")
+            raise ValueError(f"the bound must not be negative; given: {bound}")
         bits = default_table_bits(bound) if table_bits is None else table_bits
         half = min(bound, 1 << bits >> 1)
         self.bound = bound
@@ -49,11 +49,11 @@ class DiscreteLog:
             table[int(element % KEY_MODULUS)] = i
             element = element * g % p
         if len(table) < 2 * half + 1:
-            raise ValueError("two entries of the table are alike: the order of g is too small for this bound")
+            raise ValueError("two entries of the table are equal: the order of g is too small for this bound")
         return table
 
     def solve(self, value: int) -> int:
-        """x with g^x = value and |x| <= bound; NotInRange if there is none."""
+        """x with g^x = value and |x| <= bound; raises `NotInRange` if there is none."""
         p, table = self._p, self._table
         lowered = raised = value = integer(value) % p
         for turn in range(self._turns + 1):
@@ -61,7 +61,7 @@ class DiscreteLog:
                 i = table.get(int(element % KEY_MODULUS))
                 if i is not None:
                     x = k * self._width + i
-                    if abs(x) <= self.bound and power(self._g, x, p) == value:  # remainders may agree by chance
+                    if abs(x) <= self.bound and power(self._g, x, p) == value:  # remainders may collide
                         return x
             lowered, raised = lowered * self._down % p, raised * self._up % p
         raise NotInRange(f"no logarithm between -{self.bound} and {self.bound}")
@@ -69,5 +69,5 @@ class DiscreteLog:
 
 @lru_cache(maxsize=4)
 def discrete_log_of(g: int, p: int, bound: int) -> DiscreteLog:
-    """The solver for (g, p, bound), built once a process; the last four are kept."""
+    """The solver for (g, p, bound), built once per process; the last four are cached."""
     return DiscreteLog(g, p, bound)

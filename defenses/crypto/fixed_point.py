@@ -1,4 +1,4 @@
-"""Real numbers as small integers, and many of them in one plaintext, so that sums never overflow."""
+"""Real numbers as small integers, many of them in one plaintext, so that sums never overflow."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ Integers = NDArray[np.int64]
 class FixedPoint:
     """Fixed point with `bits` bits for values in [-bound, bound]: q = round(x / step), step = bound / (2^(bits-1) - 1).
 
-    `encode` adds the offset 2^(bits-1) - 1, so that codes are in [0, 2^bits - 2] and zero is exact. Values beyond
-    the bound become the bound. What is not finite has no code: noise never touched it, so any code would be a tell.
+    `encode` adds the offset 2^(bits-1) - 1, so that codes are in [0, 2^bits - 2] and zero is exact. Values beyond the
+    bound become the bound. Values that are not finite have no code: noise does not change them, so any code would
+    reveal them.
     """
 
     bits: int
@@ -31,14 +32,16 @@ class FixedPoint:
 
     @property
     def step(self) -> float:
-        """The distance between two neighbouring values; an encoded value is off by at most half of it."""
+        """The distance between two neighbouring values; the error of an encoded value is at most half of it."""
         return self.bound / self.offset
 
     def encode(self, values: Floats) -> Integers:
-        """Codes of real values; refuses what is not finite: replace that before noise (`building_blocks.finite`)."""
+        """Codes of real values. Values that are not finite are refused: replace them before noise (`finite`)."""
         if not np.isfinite(values).all():
             bad = int((~np.isfinite(values)).sum())
-            raise ValueError(f"only finite values have codes, replace others before noise; given: {bad} that are not")
+            raise ValueError(
+                f"only finite values have codes, replace others before noise; given: {bad} non-finite values"
+            )
         return np.rint(np.clip(values, -self.bound, self.bound) / self.step).astype(np.int64) + self.offset
 
     def decode(self, totals: Integers, count: int) -> Floats:
@@ -46,7 +49,7 @@ class FixedPoint:
         return np.asarray((totals - count * self.offset) * self.step, dtype=np.float64)
 
     def saturated(self, values: Floats) -> int:
-        """How many values lie beyond the bound."""
+        """How many values exceed the bound."""
         return int((np.abs(values) > self.bound).sum())
 
 
@@ -54,7 +57,7 @@ class FixedPoint:
 class Packing:
     """Codes of `bits` bits in slots that are wide enough for the sum of `clients` of them.
 
-    width = bits + ceil(log2 clients), slots = floor(plain_bits / width): the sum of so many codes, each at
+    width = bits + ceil(log2 clients), slots = floor(plain_bits / width): the sum of `clients` codes, each at
     most 2^bits - 1, is below 2^width, so no slot ever carries into the next.
     """
 
@@ -75,17 +78,17 @@ class Packing:
 
     @property
     def slots(self) -> int:
-        """Codes a plaintext."""
+        """Codes per plaintext."""
         return self.plain_bits // self.width
 
     def plaintexts(self, count: int) -> int:
-        """How many plaintexts so many codes need."""
+        """How many plaintexts this many codes need."""
         return -(-count // self.slots)
 
     def pack(self, codes: Integers) -> list[int]:
-        """Plaintexts from codes, the first in the lowest bits; the last plaintext is filled up with zeros."""
+        """Plaintexts from codes, the first in the lowest bits; the last plaintext is padded with zeros."""
         if len(codes) and (int(codes.min()) < 0 or int(codes.max()) >> self.bits):
-            raise ValueError(f"codes have {self.bits} bits")
+            raise ValueError(f"codes must have at most {self.bits} bits")
         if not len(codes):
             return []
         rows = np.zeros((self.plaintexts(len(codes)), self.slots), dtype=np.uint64)

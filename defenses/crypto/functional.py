@@ -1,17 +1,17 @@
 """Multi-input functional encryption for inner products, as HybridAlpha uses it (Xu et al. 2019).
 
-The scheme of Abdalla, Catalano, Fiore, Gay and Ursu (CRYPTO 2018, ePrint 2017/972), instance from DDH, with vectors of
-size 1. Slot i belongs to client i and has the key (w_i, u_i):
+The scheme is that of Abdalla, Catalano, Fiore, Gay and Ursu (CRYPTO 2018, ePrint 2017/972), the instance from DDH,
+with vectors of size 1. Slot i belongs to client i and has the key (w_i, u_i):
 
     ciphertext of x_i      t_i = g^r, c_i = g^(x_i + u_i + w_i r), r fresh
     key for the weights y  d_i = y_i w_i, z = sum_i y_i u_i
     decryption             prod_i c_i^(y_i) / (prod_i t_i^(d_i) g^z) = g^(sum_i y_i x_i), then a discrete logarithm
 
 A client encrypts many coordinates in many rounds. With one static u_i (label None; the scheme as HybridAlpha specifies
-it), one functional key opens every mixture of ciphertexts of its clients: client 0's ciphertext j beside the others'
-ciphertext 0 gives x_0[j] - x_0[0] after a subtraction. With a label, each coordinate of each round has a u_ij of its
-own: then z_j fits nothing but coordinate j under that label, and for any other data with the same weighted sum there
-are pads that give the very same ciphertexts and key.
+it), one functional key decrypts every mixture of ciphertexts of its clients: client 0's ciphertext j together with the
+others' ciphertext 0 gives x_0[j] - x_0[0] after a subtraction. With a label, each coordinate of each round has its own
+u_ij. Then z_j fits only coordinate j under that label, and for any other data with the same weighted sum there are pads
+that give exactly the same ciphertexts and key.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ MODP_2048 = Group(p=_P, q=_P // 2, g=2)
 
 @cache
 def powers_of_g(group: Group) -> FixedBase:
-    """The table behind all powers of g, one for all clients of a process (19 MB at 2048 bits).
+    """The table for all powers of g, one for all clients of a process (19 MB at 2048 bits).
 
-    It reaches beyond x + u + w r, and beyond any z of weights that sum up to less than 2^320.
+    It covers x + u + w r, and any z of weights whose sum is less than 2^320.
     """
     return FixedBase(group.g, group.p, bits=2 * EXPONENT_BITS + 64, window=10)
 
@@ -76,7 +76,7 @@ class SlotKey:
 
 @dataclass(frozen=True)
 class FunctionalKey:
-    """What the key holder hands out for weights y: d_i = y_i w_i for slot i, z_j = sum_i y_i u_ij for coordinate j."""
+    """What the key holder issues for weights y: d_i = y_i w_i for slot i, z_j = sum_i y_i u_ij for coordinate j."""
 
     d: Mapping[int, int]
     z: tuple[int, ...]
@@ -91,8 +91,8 @@ def slot_key(stream: Stream) -> SlotKey:
 def pads(key: SlotKey, label: str | None, count: int) -> list[int]:
     """The pads u of `count` coordinates.
 
-    Without a label: `count` times the same number, in every round. With a label, which names an context that never
-    comes again (round and probe): a number of its own for each coordinate.
+    Without a label: `count` times the same number, in every round. With a label, which names a context that occurs only
+    once (round and probe): one number per coordinate.
     """
     if label is None:
         return _exponents(Stream(derive_key(key.seed, "static pad")), 1) * count
@@ -114,7 +114,7 @@ class SlotEncryptor:
     def encrypt(self, values: Sequence[int], pads: Sequence[int], stream: Stream) -> list[tuple[int, int]]:
         """(t, c) = (g^r, g^(x + u) (g^w)^r) for each value x, of either sign, and its pad u.
 
-        The client knows w, so c is one power of g, of exponent x + u + w r: a table for g^w would not make it faster.
+        The client knows w, so c is one power of g with exponent x + u + w r: a table for g^w would not be faster.
         """
         randomness = _exponents(stream, len(values))
         return [
@@ -128,7 +128,7 @@ def functional_key(
 ) -> FunctionalKey:
     """The key for sum_i weights[i] x_ij, for `count` coordinates j under the label; slots by their number.
 
-    Each further set of weights under one label opens a further sum of the same data.
+    Each further set of weights under the same label decrypts a further sum of the same data.
     """
     z = [integer(0)] * count
     for slot, weight in weights.items():
@@ -140,8 +140,8 @@ def functional_key(
 class PowerProduct:
     """prod_i b_i^(e_i) mod p for one list of exponents and many lists of bases.
 
-    Straus (1964) with sliding windows: the squarings are shared by all bases. Measured at 2048 bits with exponents
-    of 256 bits, against one `power` for each base: 0.7 times the time for 5 bases, 0.3 times for 100.
+    Straus (1964) with sliding windows: all bases share the squarings. Measured at 2048 bits with exponents of 256 bits,
+    relative to one `power` per base: 0.7 times the time for 5 bases, 0.3 times for 100.
     """
 
     WINDOW = 4
@@ -150,7 +150,7 @@ class PowerProduct:
         self._modulus = integer(modulus)
         self._negative = [exponent < 0 for exponent in exponents]
         length = max((abs(exponent).bit_length() for exponent in exponents), default=0)
-        # At each bit, from the highest: which odd power (2 * half + 1) of which base comes in there.
+        # At each bit, from the highest: which odd power (2 * half + 1) of which base is a factor.
         self._factors: list[list[tuple[int, int]]] = [[] for _ in range(length)]
         for which, exponent in enumerate(exponents):
             rest, position = int(abs(exponent)), 0
@@ -162,7 +162,7 @@ class PowerProduct:
                 rest -= digit
 
     def of(self, bases: Sequence[int]) -> int:
-        """The product for these bases, as many as there are exponents."""
+        """The product for these bases, one per exponent."""
         p = self._modulus
         odd_powers = []
         for base, negative in zip(bases, self._negative, strict=True):
@@ -180,7 +180,7 @@ class PowerProduct:
 
 
 class Decryptor:
-    """Decryption with a functional key, where all |sum_i y_i x_ij| <= bound."""
+    """Decryption with a functional key, if all |sum_i y_i x_ij| <= bound."""
 
     def __init__(self, bound: int, group: Group = MODP_2048) -> None:
         if 2 * bound >= group.q:
@@ -190,7 +190,7 @@ class Decryptor:
         self._logarithm = discrete_log_of(group.g, group.p, bound)
 
     def decrypt(self, key: FunctionalKey, ciphertexts: Mapping[int, Sequence[tuple[int, int]]]) -> list[int]:
-        """sum_i y_i x_ij for each coordinate j; NotInRange when one is beyond the bound (or the key does not fit).
+        """sum_i y_i x_ij for each coordinate j; raises `NotInRange` if one exceeds the bound (or the key does not fit).
 
         Slots of weight 0 need no ciphertexts: their clients may have dropped out.
         """
@@ -198,7 +198,7 @@ class Decryptor:
         for slot in slots:
             given = len(ciphertexts.get(slot, ()))
             if given != len(key.z):
-                raise ValueError(f"slot {slot} needs {len(key.z)} ciphertexts, given: {given}")
+                raise ValueError(f"slot {slot} needs {len(key.z)} ciphertexts; given: {given}")
         p = self._p
         masks = PowerProduct([key.d[slot] for slot in slots], p)
         sums = []

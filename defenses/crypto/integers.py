@@ -1,6 +1,6 @@
 """Large integers by GMP, behind typed functions, and powers of a fixed base.
 
-gmpy2 has no type stubs; its `mpz` behaves as an `int`, and that is what is promised here.
+gmpy2 has no type stubs. Its `mpz` behaves like an `int`, and the types here say `int`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from leakboard.core.randomness import Stream
 
 
 def integer(value: int) -> int:
-    """The same number as a GMP integer: products and remainders of it are computed by GMP."""
+    """The same number as a GMP integer, so that GMP computes its products and remainders."""
     return cast(int, gmpy2.mpz(value))
 
 
@@ -24,12 +24,12 @@ def power(base: int, exponent: int, modulus: int) -> int:
 
 
 def inverse(value: int, modulus: int) -> int:
-    """The inverse modulo `modulus`; ZeroDivisionError where there is none."""
+    """The inverse modulo `modulus`; raises ZeroDivisionError if there is none."""
     return cast(int, gmpy2.invert(value, modulus))
 
 
 def is_prime(value: int, rounds: int = 25) -> bool:
-    """Miller-Rabin with so many rounds (and trial division); wrong with probability below 4^-rounds."""
+    """Miller-Rabin with this many rounds (and trial division); wrong with probability below 4^-rounds."""
     return bool(gmpy2.is_prime(value, rounds))
 
 
@@ -49,7 +49,7 @@ def random_below(stream: Stream, bound: int) -> int:
 
 
 def to_blob(values: Iterable[int], width: int) -> bytes:
-    """Non-negative integers one behind the other, little-endian, `width` bytes each.
+    """Non-negative integers concatenated, little-endian, `width` bytes each.
 
     >>> to_blob([1, 258], 2)
     b'\\x01\\x00\\x02\\x01'
@@ -85,7 +85,7 @@ class FixedBase:
     def power(self, exponent: int) -> int:
         """base^exponent for 0 <= exponent < 2^bits."""
         if not 0 <= exponent < 1 << self.bits:
-            raise ValueError(f"an exponent has at most {self.bits} bits and is not negative")
+            raise ValueError(f"an exponent must not be negative and must have at most {self.bits} bits")
         found, modulus, mask, window = integer(1), self.modulus, self._mask, self.window
         rest = int(exponent)
         for row in self._rows:

@@ -1,4 +1,4 @@
-"""Safe primes p = 2p' + 1, p and p' prime: sieved in windows behind a random start, then tested."""
+"""Safe primes p = 2p' + 1 with p and p' prime: a sieve over windows from a random start, then primality tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from leakboard.core.randomness import Stream
 from leakboard.defenses.crypto.integers import is_prime, random_bits
 
-# GMP runs Baillie-PSW and then `rounds` - 24 rounds of Miller-Rabin: none for the first look, 40 for the last.
+# GMP runs Baillie-PSW and then `rounds` - 24 rounds of Miller-Rabin: none in the first test, 40 in the last.
 QUICK, THOROUGH = 24, 64
 LEAST_BITS = 16
 
@@ -51,11 +51,11 @@ def safe_prime(stream: Stream, bits: int) -> int:
     """A random safe prime of exactly `bits` bits, the top two of them set.
 
     The product of two such primes of equal length therefore has exactly 2 * bits bits. One odd p' in about 0.18 bits^2
-    fits; windows and sieve grow as bits^2 / 4. Searching upwards from a random start is not exactly
-    uniform, and loses next to no entropy (Brandt and Damgård, CRYPTO 1992).
+    is suitable; windows and sieve grow as bits^2 / 4. Searching upwards from a random start is not exactly
+    uniform, but loses almost no entropy (Brandt and Damgård, CRYPTO 1992).
     """
     if bits < LEAST_BITS:
-        raise ValueError(f"a safe prime here has at least {LEAST_BITS} bits, given: {bits}")
+        raise ValueError(f"a safe prime must have at least {LEAST_BITS} bits; given: {bits}")
     size = bits * bits // 4
     while True:
         start = random_bits(stream, bits - 1) | 3 << (bits - 3) | 1

@@ -1,9 +1,9 @@
-"""What stands for ciphertexts where a run is too long to encrypt everything (`crypto: sampled`).
+"""A stand-in for ciphertexts if a run is too long to encrypt everything (`crypto: sampled`).
 
-A one-time pad in the ring of 64-bit integers: sealed = code + pad mod 2^64. Whoever lacks the key sees uniform
-numbers; sums of sealed codes are sums of codes plus sums of pads; whoever holds the key reads everything. So a view
-holds what it would hold of real ciphertexts, at a millionth of the price. (With one pad for all codes, as hybridalpha
-with `keys: shared` has it, the differences of sealed codes are open: just what one functional key tells there.)
+It is a one-time pad in the ring of 64-bit integers: sealed = code + pad mod 2^64. Without the key one sees uniform
+numbers; sums of sealed codes are sums of codes plus sums of pads; with the key one reads everything. So a view holds
+what it would hold of real ciphertexts, at a millionth of the price. (With one pad for all codes, as in hybridalpha
+with `keys: shared`, the differences of sealed codes are visible: exactly what one functional key reveals there.)
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ Words = NDArray[np.uint64]
 
 
 def where(context: RoundContext) -> str:
-    """A text that names one run of the protocol: pads and labels are bound to it."""
+    """A text that identifies one run of the protocol; pads and labels are bound to it."""
     return f"{context.kind}/{context.round}/{'' if context.probe is None else context.probe}"
 
 
 def client_key(master: bytes, client: int) -> bytes:
-    """The key that a client seals with."""
+    """The key with which a client seals its codes."""
     return derive_key(master, "sealing", client)
 
 
 def pad(key: bytes, label: str | None, count: int) -> Words:
-    """The pad of a client's codes: fresh ones for a label; without, one number for all codes of all rounds."""
+    """The pad of a client's codes: fresh numbers for a label; without one, a single number for all codes and rounds."""
     if label is None:
         return np.repeat(Stream(derive_key(key, "static")).words(1), count)
     return Stream(derive_key(key, "pad", label)).words(count)

@@ -8,11 +8,11 @@ party i of K gets s_i = f(i), f a random polynomial over Z_{nm} of degree thresh
     partial    c_i = c^(2 Delta s_i)
     combine    c' = prod_i c_i^(2 mu_i) = (1 + n)^(4 Delta D x),  x = ((c' - 1) / n) (4 Delta D)^-1 mod n
 
-with mu_i = D prod_{j != i} j / (j - i) and D the least number that makes all of these integers. D divides Delta;
-D = Delta gives the formula of the paper, and the least D the same x with far shorter exponents.
+with mu_i = D prod_{j != i} j / (j - i) and D the smallest number that makes all of these integers. D divides Delta.
+D = Delta gives the formula of the paper; the smallest D gives the same x with far shorter exponents.
 
-Short exponents are as safe as full ones if h^a cannot be told from a random power of h (Damgård, Jurik, Nielsen, "A
-generalization of Paillier's public-key system with applications to electronic voting", 2010).
+Short exponents are as safe as full ones if h^a cannot be distinguished from a random power of h (Damgård, Jurik,
+Nielsen, "A generalization of Paillier's public-key system with applications to electronic voting", 2010).
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ HIDING_BITS = 128
 
 
 class WrongShares(Exception):
-    """Partial decryptions that do not combine: at least one is not a power of its ciphertext by the dealer's share."""
+    """Partial decryptions that cannot be combined: at least one was not made with the share that the dealer issued."""
 
 
 @dataclass(frozen=True)
 class PublicKey:
-    """What everybody knows: enough to encrypt, add, combine and check, not to decrypt. All plain `int`."""
+    """The public knowledge: enough to encrypt, add, combine and check, but not to decrypt. All plain `int`."""
 
     n: int  # the modulus, product of two safe primes
     h: int  # (-y^2)^n mod n^2, the base of the randomness
     parties: int
-    threshold: int  # how many shares decrypt
+    threshold: int  # how many shares are needed to decrypt
     v: int  # a random square modulo n^2: with overwhelming probability it generates all squares
     verification: tuple[int, ...]  # v_i = v^(Delta s_i) mod n^2 of party i, at index i - 1
 
@@ -66,7 +66,7 @@ class PublicKey:
 
     @property
     def plain_bits(self) -> int:
-        """Bits of a plaintext that surely is below n; sums must stay below 2^plain_bits too."""
+        """Bits of a plaintext that is certainly below n; sums must stay below 2^plain_bits too."""
         return self.bits - 2
 
     @cached_property
@@ -75,7 +75,7 @@ class PublicKey:
         return math.factorial(self.parties)
 
     def to_payload(self) -> dict[str, Value]:
-        """As a message holds it."""
+        """The key as the content of a message."""
         return {
             "n": self.n,
             "h": self.h,
@@ -101,16 +101,16 @@ class Share:
 
 
 def generate(stream: Stream, bits: int, parties: int, threshold: int) -> tuple[PublicKey, tuple[Share, ...]]:
-    """The trusted dealer: a public key of `bits` bits and one share a party, all from the stream."""
+    """The trusted dealer: a public key of `bits` bits and one share per party, all from the stream."""
     if bits % 2 or bits < LEAST_BITS:
-        raise ValueError(f"a modulus has an even number of bits, at least {LEAST_BITS}, given: {bits}")
+        raise ValueError(f"a modulus must have an even number of bits, at least {LEAST_BITS}; given: {bits}")
     if not 1 <= threshold <= parties or parties.bit_length() >= bits // 2 - 1:
-        raise ValueError(f"1 <= threshold <= parties < p', given: threshold {threshold}, parties {parties}")
+        raise ValueError(f"1 <= threshold <= parties < p' must hold; given: threshold {threshold}, parties {parties}")
     p = q = safe_prime(stream, bits // 2)
     while q == p:
         q = safe_prime(stream, bits // 2)
     n, m = p * q, (p // 2) * (q // 2)
-    order = integer(n * m)  # of the squares modulo n^2; n and m are coprime, since p' and q' are shorter than p and q
+    order = integer(n * m)  # of the squares modulo n^2; n and m are coprime because p' and q' are shorter than p and q
     polynomial = [m * inverse(m, n)] + [random_below(stream, order) for _ in range(threshold - 1)]
     shares = tuple(Share(i, _evaluate(polynomial, i, order)) for i in range(1, parties + 1))
 
@@ -145,7 +145,7 @@ def _evaluate(polynomial: Sequence[int], at: int, modulus: int) -> int:
 
 
 class Encryptor:
-    """Encrypts under one key; holds the table of the powers of h, which takes as long as some 200 encryptions."""
+    """Encrypts under one key; holds the table of the powers of h, which takes as long as about 200 encryptions."""
 
     def __init__(self, public: PublicKey) -> None:
         self.public = public
@@ -156,13 +156,13 @@ class Encryptor:
     def encrypt(self, plain: int, stream: Stream) -> int:
         """(1 + plain n) h^a mod n^2 = (1 + n)^plain h^a, with a fresh a, for 0 <= plain < 2^plain_bits."""
         if not 0 <= plain < 1 << self.public.plain_bits:
-            raise ValueError(f"a plaintext is not negative and has at most {self.public.plain_bits} bits")
+            raise ValueError(f"a plaintext must not be negative and must have at most {self.public.plain_bits} bits")
         mask = self._masks.power(random_bits(stream, self._exponent_bits))
         return int((1 + plain * self._n) * mask % self._square)
 
 
 def add(public: PublicKey, ciphertexts: Iterable[int]) -> int:
-    """A ciphertext of the sum modulo n: the product. Not randomised anew."""
+    """A ciphertext of the sum modulo n: the product. It is not randomised again."""
     found, square = integer(1), integer(public.square)
     for ciphertext in ciphertexts:
         found = found * ciphertext % square
@@ -170,7 +170,7 @@ def add(public: PublicKey, ciphertexts: Iterable[int]) -> int:
 
 
 def signed(public: PublicKey, plain: int) -> int:
-    """The number of least size that is `plain` modulo n: those above n / 2 stand for negative ones."""
+    """The number of smallest size that is `plain` modulo n: values above n / 2 represent negative ones."""
     return plain - public.n if 2 * plain > public.n else plain
 
 
@@ -183,14 +183,14 @@ def partial(public: PublicKey, share: Share, ciphertexts: Sequence[int]) -> list
 def combine(public: PublicKey, partials: Mapping[int, Sequence[int]]) -> list[int]:
     """The plaintexts, in [0, n), from partial decryptions by index of the party; the first `threshold` are used.
 
-    WrongShares where c' is not 1 modulo n. That notices a foreign share, but no partial decryption that was multiplied
-    by (1 + n)^k, which merely shifts the plaintext: `verify` notices those.
+    Raises `WrongShares` if c' is not 1 modulo n. That detects a foreign share, but not a partial decryption that was
+    multiplied by (1 + n)^k, which only shifts the plaintext: `verify` detects those.
     """
     if len(partials) < public.threshold or not all(1 <= index <= public.parties for index in partials):
-        raise ValueError(f"{public.threshold} of {public.parties} parties decrypt, given: {sorted(partials)}")
+        raise ValueError(f"{public.threshold} of {public.parties} parties must decrypt; given: {sorted(partials)}")
     used = sorted(partials)[: public.threshold]
     if len({len(partials[index]) for index in used}) > 1:
-        raise ValueError("all parties decrypt the same ciphertexts, given: lists of different lengths")
+        raise ValueError("all parties must decrypt the same ciphertexts; given: lists of different lengths")
     coefficients, denominator = lagrange(used)
     scale = inverse(4 * public.delta * denominator, public.n)
     n, square = integer(public.n), integer(public.square)
@@ -211,7 +211,7 @@ def combine(public: PublicKey, partials: Mapping[int, Sequence[int]]) -> list[in
 
 
 def lagrange(indices: Sequence[int]) -> tuple[list[int], int]:
-    """(mu, D) with sum_i mu_i f(i) = D f(0) for every polynomial of degree below len(indices), mu integers, D least.
+    """(mu, D) with sum_i mu_i f(i) = D f(0) for every polynomial of degree below len(indices), mu integers, D minimal.
 
     >>> lagrange([1, 2, 3]), lagrange([1, 3])
     (([3, -3, 1], 1), ([3, -1], 2))
@@ -224,17 +224,17 @@ def lagrange(indices: Sequence[int]) -> tuple[list[int], int]:
 def prove(
     public: PublicKey, share: Share, ciphertexts: Sequence[int], partials: Sequence[int], stream: Stream
 ) -> dict[str, int]:
-    """One proof that all partial decryptions were made with the share that v_i = v^(Delta s_i) belongs to.
+    """One proof that all partial decryptions were made with the share of v_i = v^(Delta s_i).
 
-    Statement, for x = Delta s_i and the public index i: v_i = v^x, and partial_j^2 = c_j^(4x) for all j (`combine`
+    The statement, for x = Delta s_i and the public index i: v_i = v^x, and partial_j^2 = c_j^(4x) for all j (`combine`
     reads only squares of partials). With e_j = 128 bits each of a hash of all of this, C = prod_j c_j^(4 e_j) and
     P = prod_j partial_j^(2 e_j), it suffices that log_C P = log_v v_i (the small exponents test of Bellare, Garay,
-    Rabin, EUROCRYPT 1998). That is shown as Damgård and Jurik (PKC 2001) do, after Shoup (EUROCRYPT 2000):
+    Rabin, EUROCRYPT 1998). That is shown as in Damgård and Jurik (PKC 2001), after Shoup (EUROCRYPT 2000):
     a random r longer by 256 bits than x; challenge = hash(statement, v^r, C^r) of 128 bits; response = r + challenge x
-    over the integers, since nobody but the dealer knows the order.
+    over the integers, because only the dealer knows the order.
 
-    All values lie in the cyclic group of squares modulo n^2, of order n p' q', whose prime factors are all large:
-    each hash that a cheat tries helps it with probability about 2^-128 plus one over the least of these factors,
+    All values are in the cyclic group of squares modulo n^2, of order n p' q', whose prime factors are all large. Each
+    hash that a cheating party tries succeeds with probability about 2^-128 plus one over the smallest of these factors,
     and the response hides x up to a statistical distance of about 2^-128.
     """
     statement, coefficients = _coefficients(public, share.index, ciphertexts, partials)
@@ -248,7 +248,7 @@ def prove(
 def verify(
     public: PublicKey, index: int, ciphertexts: Sequence[int], partials: Sequence[int], proof: Mapping[str, int]
 ) -> bool:
-    """Whether the proof of party `index` holds (see `prove`); numbers out of range are no proof either."""
+    """Whether the proof of party `index` holds (see `prove`); numbers out of range are not a proof."""
     challenge, response = proof.get("challenge", -1), proof.get("response", -1)
     if not (1 <= index <= public.parties and len(ciphertexts) == len(partials)):
         return False
@@ -268,12 +268,12 @@ def verify(
 
 
 def _response_bits(public: PublicKey) -> int:
-    """Room for r + challenge x: x = Delta s_i < Delta n^2, and r is longer by the challenge and what hides it."""
+    """Room for r + challenge x: x = Delta s_i < Delta n^2, and r is longer by the challenge and the hiding bits."""
     return public.delta.bit_length() + 2 * public.bits + 8 * CHALLENGE_BYTES + HIDING_BITS + 1
 
 
 def _all_units(public: PublicKey, values: Sequence[int]) -> bool:
-    """Whether all are invertible residues modulo n^2: only then their squares lie in the group of the proof."""
+    """Whether all are invertible residues modulo n^2: only then are their squares in the group of the proof."""
     product, n = integer(1), integer(public.n)
     for value in values:
         product = product * value % n
@@ -283,7 +283,7 @@ def _all_units(public: PublicKey, values: Sequence[int]) -> bool:
 def _coefficients(
     public: PublicKey, index: int, ciphertexts: Sequence[int], partials: Sequence[int]
 ) -> tuple[bytes, list[int]]:
-    """The digest of the whole statement, and the e_j drawn from it: nobody can choose partials after knowing them."""
+    """The digest of the whole statement, and the e_j drawn from it, so that nobody can choose partials to fit them."""
     fixed = [public.n, public.v, public.verification[index - 1], index, len(ciphertexts)]
     blob = to_blob([*fixed, *ciphertexts, *partials], public.width)
     statement = hashlib.sha256(b"leakboard threshold statement" + blob).digest()
@@ -301,8 +301,8 @@ def _challenge(public: PublicKey, statement: bytes, commitments: Iterable[int]) 
 def product_of_powers(bases: Sequence[int], exponents: Sequence[int], modulus: int) -> int:
     """prod_j bases[j]^exponents[j] mod modulus, exponents not negative, by buckets (Pippenger 1976).
 
-    Digit by digit from the top: bases of equal digit are multiplied into one bucket, and the buckets B_1, B_2, ... give
-    prod_d B_d^d as the product of all running products from the last bucket down.
+    It goes digit by digit from the top. Bases with equal digits are multiplied into one bucket, and the buckets B_1,
+    B_2, ... give prod_d B_d^d as the product of all running products from the last bucket down.
 
     >>> int(product_of_powers([2, 3, 5], [5, 0, 2], 1009))
     800

@@ -1,1 +1,1 @@
-"""Noise laws, calibration to a privacy budget, and accounting."""
+"""Noise distributions, calibration to a privacy budget, and accounting."""

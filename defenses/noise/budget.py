@@ -16,7 +16,7 @@ from leakboard.federation.settings import Public
 
 
 def clipping(bound: float) -> Transform:
-    """Gradients (N, *shape) scaled by min(1, B / ||g||), each by its own norm over all parameters."""
+    """Scale each of the gradients (N, *shape) by min(1, B / ||g||), with its own norm over all parameters."""
 
     def clipped(gradients: Parameters) -> Parameters:
         squares = torch.stack([value.flatten(1).square().sum(1) for value in gradients.values()])
@@ -35,9 +35,9 @@ MODE: Mode = Field(
 
 
 class Budget(Settings):
-    """A privacy budget: epsilon and delta, what they cover, and what a neighbouring data set is.
+    """A privacy budget: epsilon and delta, what they cover, and what a neighbouring dataset is.
 
-    `epsilon_per: round` allows epsilon for each round. `epsilon_per: run` allows it for the whole training: T Gaussian
+    `epsilon_per: round` grants epsilon to each round. `epsilon_per: run` grants it to the whole training: T Gaussian
     mechanisms of mean shift mu compose to one of sqrt(T) mu (Dong et al. 2022), so a round may have mu / sqrt(T).
     `sensitivity: record` clips each example's gradient to B and changes one record: S = 2B / batch for
     the mean. `sensitivity: client` lets the whole update change: S = B (docs/decisions.md, 9.1).
@@ -50,7 +50,7 @@ class Budget(Settings):
     clip: float | None = Field(1.0, gt=0, description="B, the L2 bound of an example's gradient")
 
     def size(self, batch: int) -> float:
-        """S: how far the mean gradient of a batch moves between neighbours."""
+        """S: how far the mean gradient of a batch can move between neighbours."""
         bound = self.clip if self.clip is not None else 1.0
         return 2 * bound / batch if self.sensitivity == "record" else bound
 
@@ -67,7 +67,7 @@ class Budget(Settings):
         return gaussian_mu(self.epsilon, self.delta) / math.sqrt(times)
 
     def round_epsilon(self, public: Public) -> float:
-        """The epsilon of one round: epsilon itself, or what composes to it over the training."""
+        """The epsilon of one round: epsilon itself, or the value that composes to it over the training."""
         return self.epsilon if self.epsilon_per == "round" else gaussian_epsilon(self.round_mu(public), self.delta)
 
     def mimic_records(self, observed: Gradient, public: Public) -> Transform | None:
@@ -75,7 +75,7 @@ class Budget(Settings):
         return None if self.clip is None else clipping(self.clip)
 
     def holds(self) -> dict[str, Any]:
-        """Whether the budget is one of differential privacy, given that all noise is Gaussian."""
+        """Whether the budget guarantees differential privacy, given that all noise is Gaussian."""
         if self.clip is None:
             return {"dp_holds": False, "reason": "clip is off: S has no bound"}
         if self.sensitivity == "client":
@@ -85,8 +85,8 @@ class Budget(Settings):
     def budget_claims(self, public: Public, mu: float) -> dict[str, Any]:
         """For the record: the nominal epsilon, and the exact ones of a round and of the run if all noise were Gaussian.
 
-        `mu` is the mean shift of one round, S / sigma for a single Gaussian. Both hold against those parties that the
-        scheme itself counts on; what single threats get stands under `epsilon_round_by_threat` where it differs.
+        `mu` is the mean shift of one round, S / sigma for a single Gaussian. Both hold against the parties that the
+        scheme itself considers. If single threats get other values, `epsilon_round_by_threat` lists them.
         """
         times = self.compositions(public)
         if self.clip is None:  # an unclipped gradient may move by any amount
@@ -105,7 +105,7 @@ class Budget(Settings):
 
 
 class LocalBudget(Budget):
-    """The budget of ablations in which each client adds all of its noise by itself."""
+    """The budget of ablations in which each client adds all of its noise itself."""
 
     mode: Mode = MODE
 

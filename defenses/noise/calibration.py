@@ -1,8 +1,8 @@
 """From a privacy budget to the noise, and back: Gopa's condition, the paper's version of it, and the exact one.
 
-A client k sends its value plus own noise (variance s_eta^2) plus pairwise noise (s_Delta^2 an edge). If all were
-Gaussian, the view would have covariance Sigma = s_eta^2 I + s_Delta^2 L with L the graph's Laplacian, and a change of
-one client's value by S would cost theta = S^2 e_k^T Sigma^{-1} e_k (a squared Mahalanobis distance).
+A client k sends its value plus its own noise (variance s_eta^2) plus pairwise noise (s_Delta^2 per edge). If all noise
+were Gaussian, the view would have covariance Sigma = s_eta^2 I + s_Delta^2 L with L the graph's Laplacian, and a change
+of one client's value by S would cost theta = S^2 e_k^T Sigma^{-1} e_k (a squared Mahalanobis distance).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr
 
-#: what the paper does not give, and we chose (docs/decisions.md, 8.10)
+#: values that the paper does not give and that we chose (docs/decisions.md, 8.10)
 KAPPA = 10.0
 DELTA = 1e-5
 Edge = tuple[int, int]
@@ -24,7 +24,7 @@ Edge = tuple[int, int]
 
 @dataclass(frozen=True)
 class Sigmas:
-    """Noise of a client's own (`own`) and of each of its edges (`pairwise`), for sensitivity 1."""
+    """A client's own noise (`own`) and that of each of its edges (`pairwise`), for sensitivity 1."""
 
     own: float
     pairwise: float
@@ -62,7 +62,7 @@ def gopa_sigmas(epsilon: float, clients: int, delta: float = DELTA, kappa: float
 
 
 def paper_sigmas(epsilon: float, clients: int, delta: float = DELTA, kappa: float = KAPPA) -> Sigmas:
-    """The paper's Theorem 8, which lost the squares: theta = (1/s_eta + 1/s_Delta) / K."""
+    """The paper's Theorem 8, which lacks the squares: theta = (1/s_eta + 1/s_Delta) / K."""
     own = (1 + 1 / math.sqrt(kappa)) / (clients * gopa_theta(epsilon, delta))
     return Sigmas(own, math.sqrt(kappa) * own)
 
@@ -110,7 +110,7 @@ def gaussian_mu(epsilon: float, delta: float = DELTA) -> float:
 
 
 def corrected_sigmas(mu: float, clients: int, edges: Iterable[Edge], kappa: float = KAPPA) -> Sigmas:
-    """Noise on this graph at which a round has the mean shift mu exactly: theta = mu^2."""
+    """Noise on this graph that gives a round exactly the mean shift mu: theta = mu^2."""
     theta = mu * mu
     unit = exact_theta(Sigmas(1.0, math.sqrt(kappa)), clients, edges)
     own = math.sqrt(unit / theta)
@@ -126,7 +126,7 @@ def composed_epsilon(mu: float, compositions: int, delta: float = DELTA) -> floa
     if mu == 0 or compositions == 0:
         return 0.0
     # T Gaussian mechanisms are one of sqrt(T) mu (Dong et al. 2022), which keeps the accountant's grid small;
-    # far beyond any meaningful budget the grid would not fit into memory, and the closed form stands alone
+    # far beyond any meaningful budget the grid would not fit into memory, and only the closed form is used
     total = mu * math.sqrt(compositions)
     if total > 20:
         return gaussian_epsilon(total, delta)

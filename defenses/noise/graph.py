@@ -1,4 +1,4 @@
-"""Who is whose neighbour: the complete graph, or a random n-out graph (Bollobas 2011)."""
+"""The neighbours of each client: the complete graph, or a random n-out graph (Bollobas 2011)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def choose_neighbours(stream: Stream, own: int, others: Sequence[int], count: in
 
 
 def union_edges(choices: Mapping[int, Sequence[int]]) -> list[Edge]:
-    """The undirected union: an edge where either chose the other.
+    """The undirected union: an edge if either client chose the other.
 
     >>> union_edges({0: [1], 1: [2], 2: [1]})
     [(0, 1), (1, 2)]
@@ -24,5 +24,5 @@ def union_edges(choices: Mapping[int, Sequence[int]]) -> list[Edge]:
 
 
 def complete_edges(clients: Sequence[int]) -> list[Edge]:
-    """Everybody with everybody."""
+    """All pairs of clients."""
     return [(a, b) for i, a in enumerate(sorted(clients)) for b in sorted(clients)[i + 1 :]]

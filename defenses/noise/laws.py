@@ -1,11 +1,11 @@
-"""The laws of Theorem 3 of Yang et al.: factors whose product is Gaussian.
+"""The distributions of Theorem 3 of Yang et al.: factors whose product is Gaussian.
 
-    N(0, sigma^2)  =  X_1 ... X_m  Y_1 ... Y_n   in law,
+    N(0, sigma^2)  =  X_1 ... X_m  Y_1 ... Y_n   in distribution,
     X_i ~ DN*(m)       =  beta exp{ -sum_{l>=1} [ G_{1/m,l} / (2l+1) - ln(1 + 1/l) / (2m) ] }
     Y_j ~ DN(sigma, n) =  beta exp{ ln(sqrt2 sigma)/n - G_{1/n} }
 
-with G_a ~ Gamma(a, 1) and beta = +-1. Decisions (docs/decisions.md, 8.x): the server's factors are
-positive, since a ReLU commutes with positive scaling alone; only n = 1 is used.
+with G_a ~ Gamma(a, 1) and beta = +-1. Decisions (docs/decisions.md, 8.x): the server's factors are positive, because a
+ReLU commutes only with positive scaling; only n = 1 is used.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from scipy.special import gammaincinv, gammaln, polygamma, psi
 from leakboard.core.randomness import Stream
 
 Floats = NDArray[np.float64]
-#: terms of the series for DN*(m); a Gaussian with the exact mean and variance of the rest stands for the others
+#: terms of the series for DN*(m); a Gaussian with the exact mean and variance of the rest replaces the others
 TERMS = 64
 
 
 def positive_dn(stream: Stream, m: int, *shape: int) -> Floats:
     """|DN*(m)|, the server's factor: positive.
 
-    m = 1: sqrt(Gamma(3/2, 1)), that is chi_3 / sqrt2, exactly. m > 1: `TERMS` terms of the
-    series and a Gaussian remainder, so that ln X has exactly the mean psi(3/2) / (2m) and the variance
-    psi_1(3/2) / (4m) of the law (E X^s = [Gamma((3+s)/2) / Gamma(3/2)]^{1/m}).
+    m = 1: sqrt(Gamma(3/2, 1)), that is chi_3 / sqrt2, exactly. m > 1: `TERMS` terms of the series and a Gaussian
+    remainder, so that ln X has exactly the mean psi(3/2) / (2m) and the variance psi_1(3/2) / (4m) of the distribution
+    (E X^s = [Gamma((3+s)/2) / Gamma(3/2)]^{1/m}).
     """
     if m == 1:
         drawn: Floats = np.sqrt(gammaincinv(1.5, stream.uniform(*shape)))
         return drawn
     index = np.arange(1, TERMS + 1)
-    if m == 2:  # Gamma(1/2, 1) is half a squared normal, and a hundred times quicker that way
+    if m == 2:  # Gamma(1/2, 1) is half a squared normal, which is a hundred times faster to draw
         gammas: Floats = np.square(stream.normal(*shape, TERMS)) / 2
     else:
         gammas = np.asarray(gammaincinv(1 / m, stream.uniform(*shape, TERMS)), dtype=np.float64)
@@ -45,7 +45,7 @@ def positive_dn(stream: Stream, m: int, *shape: int) -> Floats:
 
 
 def _remainder(m: int) -> tuple[float, float]:
-    """Mean and variance of the terms beyond `TERMS`: those of the whole law less those of the terms taken."""
+    """Mean and variance of the terms beyond `TERMS`: those of the whole series minus those of the first terms."""
     index = np.arange(1, TERMS + 1)
     taken_mean = float(-(1 / m / (2 * index + 1) - np.log1p(1 / index) / (2 * m)).sum())
     taken_variance = float((1 / m / (2 * index + 1) ** 2).sum())

@@ -1,1 +1,1 @@
-"""Model perturbation (Yang et al. 2022): the server hides its weights, the clients train on what they cannot read."""
+"""Model perturbation (Yang et al. 2022): the server hides its weights, and clients train on the perturbed model."""

@@ -1,4 +1,4 @@
-"""One network of each family that computes the same: ReLU networks do not notice positive rescaling."""
+"""A canonical form of ReLU networks, whose function does not change under positive rescaling."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from leakboard.federation.payload import Parameters
 
 
 def canonical_form(model: Parameters, network: nn.Module) -> Parameters:
-    """The one member of a model's rescaling class whose hidden units have incoming weights of unit norm.
+    """The member of a model's rescaling class whose hidden units have incoming weights of unit norm.
 
     relu(c z) = c relu(z) for c > 0, so a hidden unit's incoming row can be divided by any n > 0 if the weights that
-    read the unit are multiplied by it. From the first layer to the last, n is the norm of the row as the layers before
-    have left it (its bias included; both branches of a residual sum together). A unit behind an identity shortcut must
-    keep the scale of the unit that the shortcut comes from. A row of zeros keeps its scale.
+    read the unit are multiplied by n. From the first layer to the last, n is the norm of the row after the previous
+    layers were rescaled (its bias included; both branches of a residual sum together). A unit behind an identity
+    shortcut must keep the scale of the unit at the start of the shortcut. A row of zeros keeps its scale.
 
-    Shapes: those of the model; returns float64. `Unsupported` names a layer (batch norm, for one) that ends this.
+    Shapes: those of the model; returns float64. `Unsupported` names the first layer (such as batch norm) without one.
     Citation: Neyshabur et al. 2015 (the symmetry).
 
     >>> net = nn.Sequential(nn.Linear(2, 1, bias=False), nn.ReLU(), nn.Linear(1, 1, bias=False))
@@ -38,7 +38,7 @@ def canonical_form(model: Parameters, network: nn.Module) -> Parameters:
 
 
 def _row_norms(model: Parameters, wiring: Wiring, relu: int, norms: dict[int, Tensor]) -> Tensor:
-    """The norm (channels,) of everything that feeds each unit of an activation; 1 where nothing does."""
+    """The norm (channels,) of everything that feeds each unit of an activation; 1 for a unit that nothing feeds."""
     feeds = [_read(model, weight, norms).values() for weight in wiring.weights if weight.target == relu]
     squares = [value.flatten(1).square().sum(1) if value.ndim > 1 else value.square() for f in feeds for value in f]
     norm = torch.stack(squares).sum(0).sqrt()
@@ -46,7 +46,7 @@ def _row_norms(model: Parameters, wiring: Wiring, relu: int, norms: dict[int, Te
 
 
 def _read(model: Parameters, weight: Weight, norms: dict[int, Tensor]) -> Parameters:
-    """A layer's weight, with the scale of the units that it reads pushed into its columns, and its bias."""
+    """A layer's weight, with the scale of the units that it reads multiplied into its columns, and its bias."""
     value = model[f"{weight.name}.weight"].double()
     if weight.source is not None:
         columns = norms[weight.source].repeat_interleave(weight.repeat)

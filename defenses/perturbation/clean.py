@@ -1,15 +1,15 @@
-"""What Psi and Phi say in the true model's own coordinates, to a server that knows R and r.
+"""Psi and Phi in the true model's own coordinates, as a server that knows R and r computes them.
 
-With W_hat = R * W (and r added to the last layer) a gradient by W is R times the one by W_hat. The activation
-a_hat = a / s of the perturbed network makes alpha = sum_j h_j / s_j = q . h, with h (features,) the true penultimate
-activations: alpha is one more output of the true network, whose row of last weights q the server drew. With
-e = y - y_bar, r = gamma r^a and y_hat = y + alpha r,
+With W_hat = R * W (and r added to the last layer) a gradient with respect to W is R times the one with respect to
+W_hat. The activation a_hat = a / s of the perturbed network makes alpha = sum_j h_j / s_j = q . h, with h (features,)
+the true penultimate activations: alpha is an additional output of the true network, and the server drew its row q of
+last weights. With e = y - y_bar, r = gamma r^a and y_hat = y + alpha r,
 
-    R Phi                        = grad_W mean 1/2 alpha^2          (zero in the last layer, which alpha does not pass)
+    R Phi                        = grad_W mean 1/2 alpha^2          (zero in the last layer, which alpha does not use)
     R (Psi_d - 2 (r . d) Phi)    = grad_W mean alpha (e . d)        for the direction d: r^a in V2, each class in V1
     s_j Psi_d in the last layer   = d (mean alpha h)^T, in its bias Psi_d = d (mean alpha)
 
-None of the scheme's noise is in any of them.
+None of them contains any noise of the scheme.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from leakboard.federation.payload import Parameters
 class CleanParts:
     """One client's Phi and Psi on the true `model`, in float64; means over `records` clipped records.
 
-    `head` (features,) is q. `phi` is the gradient of mean 1/2 alpha^2 by all layers but the last; `features`
-    (features,) is mean alpha h, its gradient by q, and `offset` (1,) mean alpha where the last layer has a bias, else
-    None. `psi` (D, *shape) are the gradients of mean alpha (e . d) for the D rows d of `directions` (D, classes), by
-    all layers but the last. `inputs` names the weights that read the images, `last` the last layer; `clip` is the
-    bound B of a record's gradient, None where nothing was clipped.
+    `head` (features,) is q. `phi` is the gradient of mean 1/2 alpha^2 with respect to all layers except the last.
+    `features` (features,) is mean alpha h, its gradient with respect to q. `offset` (1,) is mean alpha if the last
+    layer has a bias, otherwise None. `psi` (D, *shape) are the gradients of mean alpha (e . d) for the D rows d of
+    `directions` (D, classes), with respect to all layers except the last. `inputs` names the weights that read the
+    images, `last` the last layer. `clip` is the bound B of a record's gradient, None if nothing was clipped.
     """
 
     model: Parameters
@@ -48,7 +48,7 @@ class CleanParts:
     clip: float | None
 
     def with_outputs(self, weight: Tensor, bias: Tensor | None = None) -> Parameters:
-        """The true network with other last weights (N, features) and biases (N,), which are zero unless given."""
+        """The true network with other last weights (N, features) and biases (N,), which are zero by default."""
         found = {**self.model, f"{self.last}.weight": weight}
         if self.offset is not None:
             found[f"{self.last}.bias"] = weight.new_zeros(len(weight)) if bias is None else bias
@@ -61,7 +61,7 @@ class CleanParts:
 
     @property
     def bias(self) -> Tensor:
-        """The true last biases (classes,); zero where there are none."""
+        """The true last biases (classes,); zero if there are none."""
         return self.model.get(f"{self.last}.bias", self.weight.new_zeros(len(self.weight)))
 
 
@@ -75,7 +75,7 @@ def clean_parts(
     records: int,
     clip: float | None,
 ) -> CleanParts:
-    """Divide R and r out of one client's message; `model` is the true one that the server perturbed."""
+    """Divide R and r out of one client's message; `model` is the true model that the server perturbed."""
     last, classes = wiring.last, len(secret.direction)
     assert last.source is not None
     stacked = psi[f"{last.name}.weight"].ndim == 3  # V1
@@ -110,6 +110,6 @@ def clean_parts(
 
 
 def _contracted(value: Tensor, directions: Tensor) -> Tensor:
-    """m (n,) of the last layer's Psi_d = d m^T, from all its rows."""
+    """m (n,) of the last layer's Psi_d = d m^T, from all of its rows."""
     rows = value.double().reshape(*directions.shape, -1)
     return torch.einsum("dc,dcn->n", directions, rows) / directions.square().sum()

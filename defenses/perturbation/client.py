@@ -1,4 +1,4 @@
-"""LMT, the client's training on a perturbed model, and the plain model that it amounts to."""
+"""LMT, the client's training on a perturbed model, and the equivalent plain model."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from leakboard.federation.task import arrangement, task_of
 
 
 class ChannelScale(nn.Module):
-    """Multiply every channel by its own number: a transitional layer, or an identity shortcut made a diagonal."""
+    """Multiply every channel by its own number: a transitional layer, or an identity shortcut as a diagonal."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.scale = nn.Parameter(torch.ones(channels))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(N, C, ...) to the same shape."""
+        """Scale (N, C, ...); returns the same shape."""
         return x * self.scale.view(1, -1, *([1] * (x.ndim - 2)))
 
 
 class ScaledReLU(ChannelScale):
-    """A ReLU and the transitional layer behind it."""
+    """A ReLU and the transitional layer after it."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """(N, C, ...) to the same shape."""
+        """Rectify and scale (N, C, ...); returns the same shape."""
         return super().forward(torch.relu(x))
 
 
@@ -72,7 +72,7 @@ def _expanded(public_json: str, transitional: bool) -> Expanded:
 
 
 def expanded_of(public: Public, *, transitional: bool) -> Expanded:
-    """The clients' network for these public settings; built once a process."""
+    """The clients' network for these public settings; built once per process."""
     return _expanded(public.model_dump_json(), transitional)
 
 
@@ -83,14 +83,14 @@ def _replace(network: nn.Module, path: str, new: nn.Module) -> None:
 
 @dataclass(frozen=True)
 class Forward:
-    """One forward pass: logits y_hat (B, C), alpha (B,), and the leaves to differentiate by."""
+    """One forward pass: logits y_hat (B, C), alpha (B,), and the leaves for differentiation."""
 
     logits: Tensor
     alpha: Tensor
     leaves: dict[str, Tensor]
 
     def gradient(self, loss: Tensor) -> Parameters:
-        """The gradient of a scalar by every leaf; zero where it does not depend on one."""
+        """The gradient of a scalar with respect to every leaf; zero if it does not depend on a leaf."""
         found = torch.autograd.grad(loss, list(self.leaves.values()), retain_graph=True, allow_unused=True)
         pairs = zip(self.leaves.items(), found, strict=True)
         return {name: g if g is not None else torch.zeros_like(leaf) for (name, leaf), g in pairs}
@@ -99,7 +99,7 @@ class Forward:
 def _run(
     network: nn.Module, last: str, tensors: Parameters, trained: tuple[str, ...], images: Tensor
 ) -> tuple[Forward, Tensor]:
-    """Run a network; returns also the inputs (B, features) of its last layer."""
+    """Run a network; also returns the inputs (B, features) of its last layer."""
     leaves = {name: tensors[name].detach().requires_grad_() for name in trained}
     kept: list[Tensor] = []
     handle = network.get_submodule(last).register_forward_pre_hook(lambda module, inputs: kept.append(inputs[0]))
@@ -116,9 +116,9 @@ def forward(expanded: Expanded, perturbed: Parameters, images: Tensor) -> Forwar
 
 
 def forward_collapsed(expanded: Expanded, perturbed: Parameters, images: Tensor) -> tuple[Forward, Parameters]:
-    """The same values from the plain network, and the factors that turn its gradients into those by `perturbed`.
+    """The same values from the plain network, and the factors that turn its gradients into those of `perturbed`.
 
-    No transitional layer is computed: their diagonals are known, so they go into the weights first
+    No transitional layer is computed: their diagonals are known, so they are first multiplied into the weights
     (plain = factor * perturbed, hence grad_perturbed = factor * grad_plain). This is what clients run.
     """
     factors = plain_factors(perturbed, expanded)
@@ -126,7 +126,7 @@ def forward_collapsed(expanded: Expanded, perturbed: Parameters, images: Tensor)
     plain = {name: arranged((factors[name] * perturbed[name].double()).to(perturbed[name].dtype)) for name in factors}
     last = expanded.wiring.last
     run, inputs = _run(expanded.plain, last.name, plain, expanded.trained, arranged(images))
-    # alpha sums the perturbed activations: the plain ones times what the last layer's columns carry
+    # alpha sums the perturbed activations: the plain ones times the factors in the columns of the last layer
     carried = factors[f"{last.name}.weight"][0]
     return Forward(run.logits, (inputs * carried.to(inputs)).sum(dim=1), run.leaves), factors
 
@@ -143,7 +143,7 @@ def train(
 
     grad_hat = grad of mean 1/2 ||y_hat - y_bar||^2,  Phi = grad of mean 1/2 alpha^2, and Psi:
     V2 (direction r^a known): grad of mean alpha (y_hat - y_bar) . r^a, in the weights' shapes;
-    V1 (direction None): one such gradient a class, stacked in front. One forward pass serves all.
+    V1 (direction None): one such gradient per class, stacked in front. One forward pass serves all.
     """
     run, factors = forward_collapsed(expanded, perturbed, images)
     scale = torch.ones_like(run.alpha) if weights is None else weights.to(run.alpha)
@@ -181,7 +181,7 @@ def part_norms(
 
 
 def collapse(perturbed: Parameters, expanded: Expanded) -> Parameters:
-    """The plain network (no transitional layers) that computes exactly the same y_hat: what a client really holds."""
+    """The plain network (no transitional layers) that computes exactly the same y_hat: what a client really has."""
     factors = plain_factors(perturbed, expanded)
     return {name: (factor * perturbed[name].double()).to(perturbed[name].dtype) for name, factor in factors.items()}
 
@@ -189,8 +189,8 @@ def collapse(perturbed: Parameters, expanded: Expanded) -> Parameters:
 def plain_factors(perturbed: Parameters, expanded: Expanded) -> Parameters:
     """The factors (float64, in the weights' shapes or broadcast to them) with plain = factor * perturbed.
 
-    Every diagonal is absorbed into the weights that read from it; an identity shortcut's diagonal
-    into the weights of its block's sum, since positive scaling passes through a ReLU.
+    Every diagonal is absorbed into the weights that read from it. The diagonal of an identity shortcut is absorbed into
+    the weights of its block's sum, because positive scaling passes through a ReLU.
     """
     carried, summed = _scales(perturbed, expanded)
     found: Parameters = {}
@@ -207,7 +207,7 @@ def plain_factors(perturbed: Parameters, expanded: Expanded) -> Parameters:
 
 
 def _scales(perturbed: Parameters, expanded: Expanded) -> tuple[dict[int, Tensor], dict[int, Tensor]]:
-    """By activation: its value and the sum before it, relative to the plain network's."""
+    """For each activation: its value and the sum before it, relative to the plain network's."""
     wiring = expanded.wiring
     carried: dict[int, Tensor] = {}
     summed: dict[int, Tensor] = {}

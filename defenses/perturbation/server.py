@@ -1,9 +1,9 @@
 """MP_Server and MU_Server: draw the secret noise, perturb the model, recover a gradient.
 
-Activation a of the true network becomes a / s in the perturbed one (after its transitional layer), the sum before it
-r * z. So a weight from activation j-side to i-side is multiplied by R_ij = r_i s_j, a bias by r_i, the
-transitional layer behind ReLU i is the diagonal 1 / (r_i s_i), and an identity shortcut becomes the
-diagonal r_out s_in (decision 8.7). The last layer gets R_ij = s_j and, added to every column, r = gamma * r^a:
+Activation a of the true network becomes a / s in the perturbed one (after its transitional layer), and the sum before
+it becomes r * z. So a weight from activation j to activation i is multiplied by R_ij = r_i s_j, and a bias by r_i. The
+transitional layer after ReLU i is the diagonal 1 / (r_i s_i), and an identity shortcut becomes the diagonal r_out s_in
+(decision 8.7). The last layer gets R_ij = s_j and, added to every column, r = gamma * r^a:
 
     y_hat = y + alpha r,   alpha = sum_j a_hat_j   (the perturbed penultimate activations)
 
@@ -29,7 +29,7 @@ FLOOR = 1e-5
 
 @dataclass(frozen=True)
 class Secret:
-    """The server's one-time noise: r and s by activation, gamma (one number or one a class) and r^a (classes,)."""
+    """The server's one-time noise: r and s by activation, gamma (one number or one per class) and r^a (classes,)."""
 
     r: tuple[Tensor, ...]
     s: tuple[Tensor, ...]
@@ -38,11 +38,11 @@ class Secret:
 
     @property
     def additive(self) -> Tensor:
-        """r = gamma * r^a (classes,), what stands in every column of the last layer."""
+        """r = gamma * r^a (classes,), which is added to every column of the last layer."""
         return self.gamma * self.direction
 
     def factor(self, weight: Weight) -> tuple[Tensor | None, Tensor | None]:
-        """The factors of a weight's rows (outputs) and columns (inputs); None where there is none."""
+        """The factors of a weight's rows (outputs) and columns (inputs); None if there is no factor."""
         rows = self.r[weight.target] if weight.target is not None else None
         columns = self.s[weight.source].repeat_interleave(weight.repeat) if weight.source is not None else None
         return rows, columns
@@ -63,11 +63,10 @@ def draw_secret(
 ) -> Secret:
     """Fresh noise for one round.
 
-    With transitional layers r and s follow DN* (equation 12 of the paper): DN*(1) where a weight
-    has one factor only (next to the input and before the logits), DN*(2) elsewhere. Without, r is
-    U(0, 1] as in the official code, or, with a `spread`, spread^U(-1/2, 1/2): then every R is within
-    [1 / spread, spread]. r^a is U(0, 1]; gamma is U(0, 1] times `scale`: one number in V2,
-    one a class in V1.
+    With transitional layers r and s follow DN* (equation 12 of the paper): DN*(1) if a weight has only one factor (next
+    to the input and before the logits), DN*(2) elsewhere. Without them, r is U(0, 1] as in the official code, or, with
+    a `spread`, spread^U(-1/2, 1/2): then every R is within [1 / spread, spread]. r^a is U(0, 1]. gamma is U(0, 1] times
+    `scale`: one number in V2, one per class in V1.
     """
     first = {w.target for w in wiring.weights if w.source is None}
     final = {w.source for w in wiring.weights if w.target is None}
@@ -90,15 +89,16 @@ def draw_secret(
 
 
 def skewed(secret: Secret, factor: float) -> Secret:
-    """The secret of a server that deviates: every r times `factor`, every s and gamma over it.
+    """The secret of a server that deviates: every r is multiplied by `factor`, every s and gamma divided by it.
 
-    R of the first layer, r_i, and so the clients' noise on it, becomes `factor` times as large; R of the last one, s_j,
-    so many times smaller; those between, r_i s_j, stay. So do all that transitional layers (1 / (r s)) and shortcuts
-    (r_out s_in) show, and, since alpha grows as gamma shrinks, y_hat.
+    R of the first layer, r_i, and with it the clients' noise on that layer, becomes `factor` times as large. R of the
+    last layer, s_j, becomes smaller by the same factor. Those between, r_i s_j, do not change. Neither do the visible
+    values of transitional layers (1 / (r s)) and shortcuts (r_out s_in), nor y_hat, because alpha grows as gamma
+    shrinks.
 
-    It is not hidden from whoever looks at sizes: the first layer's W_hat is `factor` times as large too, the last one's
-    so many times smaller. No R avoids that: <W_hat, grad_hat> of a layer does not depend on R, so noise shrinks against
-    a layer's gradient only as its weights do. The scheme has clients check nothing of the kind.
+    A client that checks sizes would notice: the first layer's W_hat is `factor` times as large too, and the last one's
+    is smaller by the same factor. No R avoids that: <W_hat, grad_hat> of a layer does not depend on R, so noise shrinks
+    relative to a layer's gradient only as its weights do. In the scheme, clients do not check this.
     """
     return Secret(
         tuple(r * factor for r in secret.r),
@@ -109,7 +109,7 @@ def skewed(secret: Secret, factor: float) -> Secret:
 
 
 def perturb(model: Parameters, wiring: Wiring, secret: Secret, *, transitional: bool, dtype: torch.dtype) -> Parameters:
-    """W_hat: the model that clients train on, with the transitional diagonals beside the weights."""
+    """W_hat: the model that clients train on, with the transitional diagonals added to the weights."""
     found: Parameters = {}
     for weight in wiring.weights:
         value = model[f"{weight.name}.weight"].double()
@@ -133,8 +133,8 @@ def perturb(model: Parameters, wiring: Wiring, secret: Secret, *, transitional: 
 def recover(gradient: Parameters, psi: Parameters, phi: Parameters, wiring: Wiring, secret: Secret) -> Parameters:
     """grad = R * (grad_hat - r^T Psi + v Phi), v = r^T r, in float64.
 
-    Psi has the weight's shape (V2: contracted with r^a by the client, gamma is one number) or one more leading
-    dimension of classes (V1: the server contracts with r).
+    Psi has the weight's shape (V2: the client contracted it with r^a, and gamma is one number) or one more leading
+    dimension of classes (V1: the server contracts it with r).
     """
     v = secret.additive.square().sum()
     found: Parameters = {}

@@ -1,8 +1,8 @@
-"""How a network's weights hang together: which activation each weight reads from and feeds into.
+"""How a network's weights are connected: which activation each weight reads from and feeds into.
 
-Perturbation multiplies whole channels, so all that matters is, for every weight, the ReLU behind its
-input and the ReLU behind its output. Pooling and flattening keep channels apart; a residual sum
-forces both of its branches to one scale.
+Perturbation multiplies whole channels. So it only needs, for every weight, the ReLU before its input and the ReLU
+after its output. Pooling and flattening keep channels separate; a residual sum forces both of its branches to one
+scale.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import nn
 from leakboard.core.errors import Unsupported
 from leakboard.federation.models.base import Residual
 
-#: layers that keep channels apart and commute with positive scaling of a channel
+#: layers that keep channels separate and commute with positive scaling of a channel
 CHANNELWISE = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d, nn.Flatten, nn.Identity)
 
 
@@ -22,7 +22,7 @@ CHANNELWISE = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxP
 class Weight:
     """A convolution or linear layer: reads activation `source`, feeds `target` (indices of ReLUs, None at the ends).
 
-    `repeat` is how many inputs of a linear layer one channel fills (positions after a flatten).
+    `repeat` is the number of inputs of a linear layer per channel (positions after a flatten).
     """
 
     name: str
@@ -52,13 +52,13 @@ class Wiring:
 
     @property
     def last(self) -> Weight:
-        """The layer that gives the logits."""
+        """The layer that computes the logits."""
         return next(weight for weight in self.weights if weight.target is None)
 
 
 @dataclass(frozen=True)
 class _Point:
-    """A place in the network: after activation `relu`, or (with `feeds`, `skips`) the sum before the next one."""
+    """A position in the network: after activation `relu`, or (with `feeds`, `skips`) the sum before the next one."""
 
     relu: int | None = None
     channels: int = 0
@@ -77,7 +77,7 @@ class _Walker:
     def walk(self, module: nn.Module, path: str, point: _Point) -> _Point:
         """Follow the data through a module."""
         if isinstance(module, nn.Sequential) and _unchanged(module, nn.Sequential):
-            for name, child in module._modules.items():  # named_children() would leave out a layer's second use
+            for name, child in module._modules.items():  # named_children() would omit a layer's second use
                 assert child is not None
                 point = self.walk(child, f"{path}.{name}" if path else name, point)
             return point
@@ -97,18 +97,18 @@ class _Walker:
         if point.feeds:
             raise Unsupported(f"model perturbation needs a ReLU between {point.feeds[0][0]} and {path}")
         if id(module) in self.used:
-            raise Unsupported(f"model perturbation does not know layers that are used twice ({path})")
+            raise Unsupported(f"model perturbation does not support layers that are used twice ({path})")
         self.used.add(id(module))
         if isinstance(module, nn.Conv2d):
             if module.groups != 1:
-                raise Unsupported(f"model perturbation does not know grouped convolutions ({path})")
+                raise Unsupported(f"model perturbation does not support grouped convolutions ({path})")
             return _Point(None, module.out_channels, ((path, module, point.relu, 1),))
         repeat = module.in_features // point.channels if point.relu is not None else 1
         return _Point(None, module.out_features, ((path, module, point.relu, repeat),))
 
     def _activation(self, path: str, point: _Point) -> _Point:
         if not point.feeds:
-            return point  # behind another ReLU or the images themselves: it sees no sum of ours, only positive scales
+            return point  # after another ReLU or the images: it sees no new sum, only positive scales
         index = len(self.relus)
         self.relus.append(path)
         self.channels.append(point.channels)
@@ -131,7 +131,7 @@ class _Walker:
         return self._activation(f"{path}.activation", joined)
 
     def _settle(self, point: _Point, target: int | None) -> None:
-        """The layers and shortcuts that end here are complete."""
+        """Complete the layers and shortcuts that end here."""
         for name, module, source, repeat in point.feeds:
             self.weights.append(Weight(name, source, target, repeat, getattr(module, "bias", None) is not None))
         if target is not None:
@@ -139,12 +139,12 @@ class _Walker:
 
 
 def _unchanged(module: nn.Module, kind: type[nn.Module]) -> bool:
-    """Whether a module computes what its class is known to compute: a subclass may have a `forward` of its own."""
+    """Whether a module computes what its class computes: a subclass may define its own `forward`."""
     return type(module).forward is kind.forward
 
 
 def wiring_of(network: nn.Module) -> Wiring:
-    """The wiring of a network of supported layers; `Unsupported` names the first that is not."""
+    """The wiring of a network of supported layers; `Unsupported` names the first layer that is not supported."""
     walker = _Walker()
     end = walker.walk(network, "", _Point())
     if len(end.feeds) != 1 or not isinstance(end.feeds[0][1], nn.Linear) or not walker.relus:

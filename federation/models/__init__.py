@@ -1,1 +1,1 @@
-"""The networks: one file a family, found by being there."""
+"""The networks: one file per family, found automatically."""

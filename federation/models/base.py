@@ -1,7 +1,7 @@
-"""What a model plugin is, and the layers that all networks are made of.
+"""What a model plugin is, and the layers that all networks use.
 
-For the tables, networks have no batch norm and no biases (docs/decisions.md, 9.5); `norm: batch` with
-cross-entropy is the reference of what a user would do without a defense.
+For the tables, networks have no batch norm and no biases (docs/decisions.md, 9.5). `norm: batch` with cross-entropy is
+the reference for what a user would do without a defense.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Model(Plugin):
         """A network from images (N, *shape), normalised, to logits (N, classes)."""
 
     def convolution(self, inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Module:
-        """A padded convolution, followed by batch norm where the model has it."""
+        """A padded convolution, followed by batch norm if the model has it."""
         conv = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=self.bias)
         return conv if self.norm == "none" else nn.Sequential(conv, nn.BatchNorm2d(outputs))
 
@@ -43,5 +43,5 @@ class Residual(nn.Module):
         self.activation = nn.ReLU()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Images or features (N, C, H, W) to features."""
+        """Map images or features (N, C, H, W) to features."""
         return self.activation(self.body(x) + self.shortcut(x))  # type: ignore[no-any-return]

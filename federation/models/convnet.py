@@ -11,7 +11,7 @@ from leakboard.federation.models.base import Model
 
 
 class ConvNet(Model):
-    """Three 3x3 convolutions (the last two strided) and a linear layer: LeNet's size, cheap without pooling."""
+    """Three 3x3 convolutions (the last two strided) and a linear layer: the size of LeNet, cheap without pooling."""
 
     name: ClassVar[str] = "convnet"
     citation: ClassVar[str] = "after LeCun et al., Proc. IEEE 1998"

@@ -24,28 +24,28 @@ class Module(Model):
     location_fields: ClassVar[tuple[str, ...]] = ("target",)
 
     target: str = Field(description="FILE.py:Class; the class takes (shape, classes)")
-    source_digest: str = Field("", description="SHA-256 of the file, filled in by the run so that a change is noticed")
+    source_digest: str = Field("", description="SHA-256 of the file; the run fills it in to notice a change")
 
     def _file(self) -> tuple[Path, str]:
         path, _, name = self.target.rpartition(":")
         if not path or not Path(path).is_file():
-            raise UserError(f"The model module:{self.target} is not there: give module:FILE.py:Class.")
+            raise UserError(f"The model module:{self.target} does not exist: give module:FILE.py:Class.")
         return Path(path), name
 
     def pinned(self) -> Module:
-        """The same model with the file's digest among its parameters (so the record's key knows the code)."""
+        """The same model with the file's digest among its parameters, so that the record's key depends on the code."""
         path, name = self._file()
         digest = hashlib.sha256(path.read_bytes() + b"\0" + name.encode()).hexdigest()
         return self.model_copy(update={"source_digest": digest})
 
     def build(self, shape: tuple[int, int, int], classes: int) -> nn.Module:
-        """Import the file, make the class, and check that it maps (2, *shape) to (2, classes)."""
+        """Import the file, instantiate the class, and check that it maps (2, *shape) to (2, classes)."""
         path, name = self._file()
         spec = importlib.util.spec_from_file_location(f"leakboard_model_{path.stem}", path)
         if spec is None or spec.loader is None:
             raise UserError(f"The model module:{self.target} is not a Python file: give module:FILE.py:Class.")
         loaded = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = loaded  # dataclasses and the like look their own module up
+        sys.modules[spec.name] = loaded  # dataclasses, for example, look up their own module
         try:
             spec.loader.exec_module(loaded)
             network: nn.Module = getattr(loaded, name)(shape, classes)
@@ -64,7 +64,7 @@ class Module(Model):
 
 
 def _tried(network: nn.Module, shape: tuple[int, int, int]) -> object:
-    """What the network makes of two blank images; in eval mode, so that the trial leaves no trace in its buffers."""
+    """The network's output for two blank images; in eval mode, so that the trial does not change its buffers."""
     if not isinstance(network, nn.Module):
         raise TypeError(f"{type(network).__name__} is not an nn.Module")
     network.eval()

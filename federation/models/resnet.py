@@ -19,14 +19,14 @@ class ResNet(Model):
     width: int = Field(16, ge=1, le=1024, description="channels of the first stage")
 
     def block(self, inputs: int, outputs: int, stride: int) -> nn.Module:
-        """The basic block: two 3x3 convolutions; a strided or widening one has a 1x1 projection."""
+        """The basic block: two 3x3 convolutions; with a stride or a larger width it has a 1x1 projection."""
         body = nn.Sequential(
             self.convolution(inputs, outputs, 3, stride), nn.ReLU(), self.convolution(outputs, outputs, 3)
         )
         return Residual(body, self.projection(inputs, outputs, stride))
 
     def projection(self, inputs: int, outputs: int, stride: int) -> nn.Module | None:
-        """A 1x1 convolution where the shapes differ (option B), nothing where they agree."""
+        """A 1x1 convolution if the shapes differ (option B), None if they agree."""
         return None if inputs == outputs and stride == 1 else self.convolution(inputs, outputs, 1, stride)
 
     def build(self, shape: tuple[int, int, int], classes: int) -> nn.Module:
@@ -43,7 +43,7 @@ class ResNet(Model):
 
 
 class ResNet8(ResNet):
-    """ResNet of 8 layers: one basic block a stage."""
+    """ResNet of 8 layers: one basic block per stage."""
 
     name: ClassVar[str] = "resnet8"
     blocks: ClassVar[int] = 1
@@ -56,7 +56,7 @@ class ResNet11(ResNet):
     blocks: ClassVar[int] = 1
 
     def block(self, inputs: int, outputs: int, stride: int) -> nn.Module:
-        """The bottleneck block, whose inner width is a quarter of its outer one."""
+        """The bottleneck block; its inner width is a quarter of its outer width."""
         inner = max(1, outputs // 4)
         body = nn.Sequential(
             self.convolution(inputs, inner, 1),
@@ -69,14 +69,14 @@ class ResNet11(ResNet):
 
 
 class ResNet20(ResNet):
-    """ResNet of 20 layers: three basic blocks a stage (the paper's CIFAR-10 network)."""
+    """ResNet of 20 layers: three basic blocks per stage (the paper's CIFAR-10 network)."""
 
     name: ClassVar[str] = "resnet20"
     blocks: ClassVar[int] = 3
 
 
 class ResNet56(ResNet):
-    """ResNet of 56 layers: nine basic blocks a stage (the paper's CIFAR-100 network)."""
+    """ResNet of 56 layers: nine basic blocks per stage (the paper's CIFAR-100 network)."""
 
     name: ClassVar[str] = "resnet56"
     blocks: ClassVar[int] = 9

@@ -1,4 +1,4 @@
-"""The server that our processes are forked from: started once, with torch preloaded, which takes it some seconds."""
+"""The server from which our processes are forked: started once, with torch preloaded, which takes some seconds."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from pathlib import Path
 from leakboard.core.registry import importing_us
 from leakboard.leaderboard.cells.processes import context
 
-#: what processes print that have no log of their own yet
+#: the log of processes that do not have their own log yet
 OTHER_PRINTS = "logs/processes.log"
 
 
 def start_fork_server(run: Path) -> None:
-    """Make sure that the fork server runs; where it was killed, a new one is started.
+    """Make sure that the fork server runs; if it was killed, start a new one.
 
-    It is started with Ctrl-C held back, which so reaches neither it nor its children: ending them is the engine's
-    affair. And it must find our modules wherever the command was called, or each child would import them anew.
-    What it and its children print before they have a log of their own goes to `OTHER_PRINTS` of the run: the traceback
-    of a process whose pipe broke because another was killed is no news for the terminal.
+    It starts with Ctrl-C blocked, so that the signal reaches neither it nor its children: the engine ends them. It must
+    find our modules from any working directory, otherwise each child would import them again. What it and its children
+    print before they have their own log goes to `OTHER_PRINTS` of the run: the traceback of a process whose pipe broke
+    because another was killed does not belong on the terminal.
     """
     if context().get_start_method() != "forkserver":
         return
@@ -51,11 +51,11 @@ def _ensure_running(prints: int) -> None:
 
 @contextmanager
 def _printing_into(file: int) -> Iterator[None]:
-    """What is started in the block prints to this file."""
+    """Processes that are started in this block print to this file."""
     terminal: dict[int, int] = {}
     try:
         for stream in (1, 2):
-            with suppress(OSError):  # a stream that the caller has closed stays so
+            with suppress(OSError):  # a stream that the caller closed stays closed
                 terminal[stream] = os.dup(stream)
                 os.dup2(file, stream)
         yield

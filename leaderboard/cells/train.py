@@ -1,4 +1,4 @@
-"""One training: run the federation, measure it, keep all that views and scores need."""
+"""One training: run the federation, measure it, store everything that views and scores need."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from leakboard.metrics.accuracy import accuracy, correct
 
 
 def run_training(job: Job) -> None:
-    """Train, evaluate and keep; the folder appears only when everything in it is complete."""
+    """Train, evaluate and store; the folder appears only when its contents are complete."""
     started = time.perf_counter()
     pool = load_pool(job.make_dataset())
     if pool.digest() != job.data_digest:
@@ -66,9 +66,9 @@ def run_training(job: Job) -> None:
 
 
 class _Curve:
-    """The test accuracy as training goes on, at the ends of some 20 epochs and of the run."""
+    """The test accuracy during training, at the ends of about 20 epochs and of the run."""
 
-    POINTS = 20  # a long training has one of so many epochs looked at
+    POINTS = 20  # in a long training only about this many epochs are measured
 
     def __init__(self, public: Public, test: LabelledImages) -> None:
         self.task, self.test = task_of(public), test
@@ -77,13 +77,13 @@ class _Curve:
         self.found: dict[int, float] = {}
 
     def note(self, done: int, model: Callable[[], Parameters]) -> None:
-        """After a round: measure where one is due."""
+        """After a round: measure if a measurement is due."""
         if len(self.test) and (done % self.every == 0 or done == self.last):
             self.found[done] = accuracy(self.task.predict(model(), self.test.images), self.test.labels)
 
 
 def _progress() -> Any:
-    """A progress line into the log, ten times a training."""
+    """A function that prints a progress line to the log, ten times per training."""
 
     def line(done: int, total: int) -> None:
         if done % max(1, total // 10) == 0:
@@ -130,7 +130,7 @@ def _summary(job: Job, outcome: Outcome, pool: ImagePool, splits: Splits, second
 
 
 def _claims(job: Job, public: Public) -> dict[str, Any]:
-    """What the defense claims; its noise on the smallest probe batch, as it is recalibrated, stands under `probe`."""
+    """The claims of the defense; `probe` has its noise on the smallest probe batch, for which it is recalibrated."""
     defense = job.make_defense()
     size = ObservedRounds.of_record(job.training.observe).sizes[0]
     small = public.model_copy(update={"training": public.training.model_copy(update={"batch_size": size})})
@@ -144,24 +144,24 @@ def _flat(models: Mapping[Any, Parameters]) -> Parameters:
 
 
 def load_summary(folder: Path) -> TrainingSummary:
-    """The summary of a kept training."""
+    """The summary of a stored training."""
     return TrainingSummary.model_validate_json((folder / "summary.json").read_text())
 
 
 def load_public(folder: Path) -> Public:
-    """The public settings of a kept training."""
+    """The public settings of a stored training."""
     return Public.model_validate_json((folder / "public.json").read_text())
 
 
 def load_model(folder: Path, when: int | str) -> Parameters:
-    """The true global model at an observed round, or `final`. Only metrics may ask."""
+    """The true global model at an observed round, or `final`. Only metrics may use it."""
     prefix = f"{when}/"
     tensors = load_file(str(folder / "models.safetensors"))
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
 def load_batch(folder: Path, round_index: int) -> torch.Tensor | None:
-    """Where in the victim's shard its batch of an observed round lies (N,); None where it dropped out. In no view."""
+    """Positions (N,) of the victim's batch of an observed round in its shard; None if it dropped out. In no view."""
     found = json.loads((folder / "batches.json").read_text()).get(str(round_index))
     return None if found is None else torch.tensor(found, dtype=torch.int64)
 
@@ -169,10 +169,10 @@ def load_batch(folder: Path, round_index: int) -> torch.Tensor | None:
 def open_view(
     folder: Path, threat: Threat, shards: Mapping[str, LabelledImages], probes: Container[int] | None = None
 ) -> View:
-    """The view of a threat on a kept training; nothing outside the view is read from disk.
+    """The view of a threat on a stored training; nothing outside the view is read from disk.
 
-    With `probes`, of each round's probes only those of these numbers. Probes of other batch sizes are other
-    experiments on the same training: what one cell's attack finds must not depend on them.
+    With `probes`, only the probes with these numbers are read in each round. Probes of other batch sizes are other
+    experiments on the same training: the result of one cell's attack must not depend on them.
     """
     secrets = json.loads((folder / "secrets.json").read_text())
 

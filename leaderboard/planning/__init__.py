@@ -1,1 +1,1 @@
-"""Planning: a suite becomes jobs, each with its key; what a run's folder holds."""
+"""Planning: a suite becomes jobs, each with its key; the contents of a run's folder."""

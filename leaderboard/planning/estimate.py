@@ -15,12 +15,12 @@ from leakboard.federation.task import task_of
 from leakboard.leaderboard.planning.jobs import probe_size
 from leakboard.leaderboard.planning.plan import Plan
 
-#: seconds a cell takes besides its attack: a process, the data, the scores
+#: seconds that a cell takes besides its attack: for the process, the data, the scores
 OVERHEAD = 2.0
 
 
 def seconds_per_gradient(public: Public, batch: int) -> float:
-    """Wall seconds of one gradient of a batch on this machine, one thread, the best of three."""
+    """Wall seconds of one gradient of a batch on this machine, with one thread, the best of three."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     task = task_of(public)
@@ -36,9 +36,10 @@ def seconds_per_gradient(public: Public, batch: int) -> float:
 
 
 def estimate(plan: Plan) -> dict[str, float]:
-    """Seconds by job key; the defense's own work (encryption and the like) is not in it.
+    """Seconds by job key; the defense's own work (such as encryption) is not included.
 
-    A network is timed once, so that equal trainings cost the same; an attack that cannot say what it does has no entry.
+    Each network is timed once, so that equal trainings cost the same. An attack that cannot estimate its work has no
+    entry.
     """
     found: dict[str, float] = {}
     timed: dict[tuple[str, int], float] = {}

@@ -1,4 +1,4 @@
-"""A job: all that a worker process needs to compute one training or one cell."""
+"""A job: everything that a worker process needs to compute one training or one cell."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from leakboard.leaderboard.records.record import CellSpec, PluginSpec, TrainingS
 
 
 class Locations(Settings):
-    """Where things lie on this machine: parameters that stand in no record and no key."""
+    """Locations on this machine: parameters that are not part of records and keys."""
 
     dataset: dict[str, Any] = Field(default_factory=dict)
     model: dict[str, Any] = Field(default_factory=dict)
@@ -29,7 +29,7 @@ class Locations(Settings):
 
 
 class Job(Settings):
-    """One training, or one cell of it when `cell` is given."""
+    """One training, or one cell of it if `cell` is given."""
 
     run: str
     training: TrainingSpec
@@ -46,7 +46,7 @@ class Job(Settings):
 
     @property
     def title(self) -> str:
-        """What this job is called on the terminal."""
+        """The name of this job on the terminal."""
         t = self.training
         if self.cell is None:
             server = " (deviating server)" if t.active else ""
@@ -58,28 +58,28 @@ class Job(Settings):
 
     @property
     def private_seed(self) -> int:
-        """The seed of everything that must not be guessed: the data is mixed in, which an attack does not hold."""
+        """The seed of everything that must not be guessed; it includes the data, which an attack does not have."""
         return derive_seed(self.training.seed, "private", self.data_digest)
 
     @property
     def training_folder(self) -> Path:
-        """Where the training is kept."""
+        """The folder of the training."""
         return Path(self.run) / "trainings" / self.training_key
 
     @property
     def record_file(self) -> Path:
-        """Where the record is kept."""
+        """The file of the record."""
         assert self.cell is not None
         return Path(self.run) / "records" / f"{self.cell.slug}--{self.key[:12]}.json"
 
     @property
     def answer_file(self) -> Path:
-        """Where the attack's answer is kept; a changed metric re-scores it without a new attack."""
+        """The file of the attack's answer; a changed metric scores it again without running the attack."""
         assert self.cell is not None
         return Path(self.run) / "records" / f"{self.cell.slug}--{self.answer_key[:12]}.safetensors"
 
     def make_dataset(self) -> Dataset:
-        """The data set, with its location on this machine."""
+        """The dataset, with its location on this machine."""
         return cast(Dataset, _create("dataset", self.training.dataset, self.locations.dataset))
 
     def make_model(self) -> Model:
@@ -87,7 +87,7 @@ class Job(Settings):
         return cast(Model, _create("model", self.training.model, self.locations.model))
 
     def make_defense(self) -> Defense:
-        """The defense; with a server that deviates where the training is of that kind."""
+        """The defense; with a deviating server if the training has one."""
         defense = cast(Defense, _create("defense", self.training.defense, {}))
         if not self.training.active:
             return defense
@@ -107,7 +107,7 @@ def _create(kind: str, spec: PluginSpec, location: dict[str, Any]) -> Plugin:
 
 
 def probe_size(job: Job) -> int:
-    """The batch size of the probes in a cell's view: its own, else the smallest."""
+    """The batch size of the probes in a cell's view: its own, otherwise the smallest."""
     assert job.cell is not None
     return (
         job.cell.batch_size

@@ -1,4 +1,4 @@
-"""From a suite to jobs: every training once, every cell once, each under its key."""
+"""From a suite to jobs: every training once, every cell once, each with its key."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from leakboard.leaderboard.records.provenance import versions
 from leakboard.leaderboard.records.record import PRIOR, SCHEMA_VERSION, CellSpec, PluginSpec, TrainingSpec, key_of
 from leakboard.suites.schema import AttackEntry, DefenseEntry, Entry, Suite, is_about_rounds
 
-#: weights of the largest network that is trained: 1 GiB of floats, of which every party keeps several copies
+#: weights of the largest network that may be trained: 1 GiB of floats, of which every party keeps several copies
 MOST_WEIGHTS = 2**28
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line adds to a suite."""
+    """The options that the command line adds to a suite."""
 
     run: Path
     device: str = "cpu"
@@ -47,7 +47,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Plan:
-    """All jobs of a run: the trainings, and the cells that wait for them."""
+    """All jobs of a run: the trainings, and the cells that depend on them."""
 
     suite: Suite
     trainings: tuple[Job, ...]
@@ -62,10 +62,10 @@ def select(
     seeds: Sequence[int],
     plugin_files: Sequence[str] = (),
 ) -> Suite:
-    """The suite cut down to what was asked for; the control and the prior stay, since nothing is ranked without them.
+    """The suite restricted to the selection. The control and the prior stay, because nothing is ranked without them.
 
-    A name that the suite does not have but that is a known plugin joins with its default parameters;
-    so do the plugins of `--plugin` files.
+    A name that is not in the suite but is a known plugin is added with its default parameters;
+    so are the plugins of `--plugin` files.
     """
     extra = [entry for file in plugin_files for entry in registry.load_file(file)]
     rows = list(suite.defenses)
@@ -79,13 +79,13 @@ def select(
     for name in [*attacks, *(e["name"] for e in extra if e["kind"] == "attack")]:
         if name not in [column.title for column in columns]:
             entry = _known("attack", name, [column.title for column in columns])
-            # the first threat that an attack names is the one it was made for
+            # the first threat of an attack is the one for which it was made
             columns.append(AttackEntry(name=name, threats=(entry["threats"][0],), about=entry.get("about", "training")))
     if defenses:
         rows = [row for row in rows if row.title in (*defenses, suite.control)]
     if attacks:
         asked = [column for column in columns if column.title in attacks]
-        # like the control, the prior stays: a reconstruction means nothing without the guess that needs no attack
+        # the prior stays, like the control: a reconstruction means nothing without the guess that needs no attack
         rebuilds = any(registry.find("attack", column.name)["goal"] == "reconstruction" for column in asked)
         columns = [c for c in columns if c in asked or (rebuilds and c.name == PRIOR)]
     update = {"defenses": tuple(rows), "attacks": tuple(columns), "seeds": tuple(seeds) or suite.seeds}
@@ -100,7 +100,7 @@ def _known(kind: str, name: str, titles: list[str]) -> dict[str, Any]:
 
 
 def make_plan(suite: Suite, options: Options) -> Plan:
-    """All jobs of a suite. Loads the data and checks everything that can be checked before work begins."""
+    """All jobs of a suite. Loads the data and checks everything that can be checked before work starts."""
     trainings: list[Job] = []
     cells: list[Job] = []
     publics: dict[str, Public] = {}
@@ -192,7 +192,7 @@ def _training_job(
 
 
 def _deviating(suite: Suite, training: Job) -> Job | None:
-    """The same training with a server that deviates, where an attack asks for it and the defense knows how."""
+    """The same training with a deviating server, if an attack needs it and the defense supports it."""
     asked = any(_is_active(_attack(entry), threat) for entry in suite.attacks for threat in entry.threats)
     if not asked or training.make_defense().deviate() is None:
         return None
@@ -203,7 +203,7 @@ def _deviating(suite: Suite, training: Job) -> Job | None:
 
 
 def _check(job: Job, pool: ImagePool) -> Public:
-    """What would fail later fails now, in one sentence: batches, targets, models that do not fit the images."""
+    """Fail now, in one sentence, instead of later: batches, targets, models that do not fit the images."""
     public = public_of(job, pool, splits_of(job, pool))
     ObservedRounds.of_record(job.training.observe).check_targets(public.shard_sizes[0])
     _check_size(job, public)
@@ -216,15 +216,15 @@ def _check(job: Job, pool: ImagePool) -> Public:
 
 
 def _check_size(job: Job, public: Public) -> None:
-    """Refuse a network that no memory holds, before it is allocated; a user's own class is built once, as it is."""
+    """Refuse a network that does not fit into memory, before it is allocated; a user's own class is built anyway."""
     model, what = job.make_model(), f"The model '{job.training.model.label}'"
     if isinstance(model, Module):
         return
     try:
         with torch.random.fork_rng(devices=[]), torch.device("meta"), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of layers without any weight
+            warnings.simplefilter("ignore")  # about layers without weights
             size = sum(value.numel() for value in model.build(public.shape, public.classes).parameters())
-    except (RuntimeError, TypeError, ValueError, OverflowError) as error:  # sizes beyond what torch can count
+    except (RuntimeError, TypeError, ValueError, OverflowError) as error:  # sizes beyond torch's range
         raise UserError(f"{what} cannot be built for images {public.shape}: {type(error).__name__}: {error}.") from None
     if not 0 < size <= MOST_WEIGHTS:
         raise UserError(f"{what} must have from 1 to {MOST_WEIGHTS} weights; with these parameters it has {size}.")
@@ -235,16 +235,16 @@ def _attack(entry: AttackEntry) -> Attack:
 
 
 def _is_active(attack: Attack, threat: str) -> bool:
-    """Whether a cell needs a training whose server deviates."""
+    """Whether a cell needs a training with a deviating server."""
     return threat == ACTIVE and attack.allows(threat)
 
 
 def _cells(suite: Suite, honest: Job, deviating: Job | None) -> list[Job]:
-    """The cells on one training: attacks that are about an observed round have one for each.
+    """The cells on one training: attacks on observed rounds have one cell per round.
 
-    Reconstructions have one for each observed round and batch size.
-    Those of an active server hang on the training in which it deviates, and no others do; where there is none they
-    hang on the honest one, and say when they are run that they cannot be.
+    Reconstructions have one cell per observed round and batch size. Cells of an active server depend on the training in
+    which it deviates, and no other cells do. If there is none, they depend on the honest training and report at run
+    time that they are not supported.
     """
     jobs = []
     for entry in suite.attacks:
@@ -273,7 +273,7 @@ def _cells(suite: Suite, honest: Job, deviating: Job | None) -> list[Job]:
 
 
 def _sizes(suite: Suite, attack: Attack) -> tuple[int | None, ...]:
-    """The batch sizes for which an attack has cells of their own; None: there is only one."""
+    """The batch sizes for which an attack has separate cells; None: there is only one."""
     several = attack.goal == "reconstruction" and len(suite.observe.sizes) > 1
     return suite.observe.sizes if several else (None,)
 

@@ -1,4 +1,4 @@
-"""Who holds which records, and what everybody knows of a federation, from a job."""
+"""Which party holds which records, and the public settings of a federation, from a job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The folder of a run: which records belong to it now, and the views that can be opened from it."""
+"""The folder of a run: the records that belong to it now, and the views that can be opened from it."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from leakboard.leaderboard.records.record import CellSpec, Record
 from leakboard.leaderboard.records.validation import sound
 from leakboard.leaderboard.tables.table import Table
 
-if TYPE_CHECKING:  # at run time only who asks for a table loads what it needs
+if TYPE_CHECKING:  # at run time only a request for a table loads what it needs
     from leakboard.leaderboard.ranking.leaderboards import Board
 
 MAX_RECORD_BYTES = 50_000_000
 MAX_RUN_BYTES = 200_000_000
-#: what `SHA-256` in hex looks like; these become names of files
+#: a `SHA-256` in hex; these become file names
 KEY = re.compile(r"[0-9a-f]{64}")
 LONGEST_FILE_NAME = 255
-#: a suite's name is a folder's name: it must not lead anywhere else
+#: a suite's name is also a folder's name: it must not point anywhere else
 SuiteName = Annotated[str, Field(max_length=60, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 
 
 class RunFile(Settings):
-    """`run.json`: what this run is. Stays on the machine; holds locations, so it is not for publishing."""
+    """`run.json`: the description of this run. It holds locations, so it stays on the machine and is not published."""
 
     suite: SuiteName
     description: str = ""
@@ -46,7 +46,7 @@ class RunFile(Settings):
 
 
 def save_run(folder: Path, plan: Plan, seconds: Mapping[str, float]) -> None:
-    """Note which cells this run consists of; records of older code stay in the folder but are not part of it."""
+    """Save which cells belong to this run; records of older code stay in the folder but are not part of it."""
     suite = plan.suite
     jobs = [job.model_dump(mode="json", exclude={"ingredients", "run"}) for job in plan.cells]
     run = RunFile(
@@ -61,7 +61,7 @@ def save_run(folder: Path, plan: Plan, seconds: Mapping[str, float]) -> None:
 
 
 def read_text(path: Path, most: int) -> str:
-    """The text of a regular file of at most so many bytes (a device or a pipe may have no end)."""
+    """The text of a regular file of at most this many bytes (a device or a pipe may be endless)."""
     if path.exists() and not path.is_file():
         raise UserError(f"{path} cannot be read: it is not a file.")
     if path.stat().st_size > most:
@@ -70,7 +70,7 @@ def read_text(path: Path, most: int) -> str:
 
 
 def read_record_file(path: Path) -> Record:
-    """A record from a file; anything else is one clear sentence."""
+    """A record from a file; anything else is reported in one sentence."""
     try:
         return Record.model_validate_json(read_text(path, MAX_RECORD_BYTES))
     except (OSError, UnicodeDecodeError) as error:
@@ -83,7 +83,7 @@ def read_record_file(path: Path) -> Record:
 
 @dataclass(frozen=True)
 class Run:
-    """A run's folder, opened."""
+    """The opened folder of a run."""
 
     folder: Path
     file: RunFile
@@ -95,7 +95,7 @@ class Run:
 
     @cached_property
     def records(self) -> tuple[Record, ...]:
-        """The records of this run that are there, in the order of its plan."""
+        """The existing records of this run, in the order of its plan."""
         files = [job.record_file for job in self.jobs if job.record_file.exists()]
         return sound(((file, read_record_file(file)) for file in files), self.folder)
 
@@ -107,24 +107,24 @@ class Run:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader must know of these records: how many others lie in the folder, of older code or settings."""
+        """What a reader must know about these records: how many others (older code or settings) are in the folder."""
         current = {job.record_file.name for job in self.jobs}
         older = sum(path.name not in current for path in (self.folder / "records").glob("*.json"))
         return (f"{older} records of older code or other settings are not shown.",) if older else ()
 
     @property
     def warning(self) -> str:
-        """What is wrong with these records as a whole, to be shown first; a run of one's own has no such note."""
+        """What is wrong with these records as a whole, to be shown first; empty for a local run."""
         return ""
 
     @property
     def records_folder(self) -> Path:
-        """Where records and reconstructions lie."""
+        """The folder of records and reconstructions."""
         return self.folder / "records"
 
     @property
     def report_folder(self) -> Path:
-        """Where the page goes."""
+        """The folder of the page."""
         return self.folder / "report"
 
     @cached_property
@@ -134,7 +134,7 @@ class Run:
         return ranking_boards(self.records, self.file.control, self.file.utility_gate, self.waiting)
 
     def boards(self) -> list[Board]:
-        """The rankings of this run, with the evidence behind them; computed once, for tables and page."""
+        """The rankings of this run, with their evidence; computed once, for tables and page."""
         return self._boards
 
     def rankings(self) -> list[Table]:
@@ -147,12 +147,12 @@ class Run:
 
 
 def open_run(folder: Path) -> Run:
-    """Open a run's folder; one clear sentence where there is none."""
+    """Open a run's folder; a `UserError` if there is none."""
     path = folder / "run.json"
     try:
         opened = Run(folder, RunFile.model_validate(json.loads(read_text(path, MAX_RUN_BYTES))))
-        if not all(_names_files(job) for job in opened.jobs):  # read here, so that what cannot be used is refused here
-            raise ValueError("a job whose keys cannot be names of files")
+        if not all(_names_files(job) for job in opened.jobs):  # read the jobs here, to refuse unusable ones here
+            raise ValueError("the keys of a job cannot be file names")
         return opened
     except FileNotFoundError:
         raise UserError(
@@ -163,16 +163,16 @@ def open_run(folder: Path) -> Run:
 
 
 def _names_files(job: Job) -> bool:
-    """Whether a job is of a cell, and its keys are such that its files lie in the run's folder."""
+    """Whether a job is a cell, and its keys are such that its files are in the run's folder."""
     keys = (job.key, job.answer_key, job.training_key)
     return job.cell is not None and all(map(KEY.fullmatch, keys)) and len(job.record_file.name) < LONGEST_FILE_NAME
 
 
 def load_view(run: str | Path, threat: str, *, defense: str = "", dataset: str = "", seed: int | None = None) -> Any:
-    """The view of a threat on a kept training of a run, for a notebook: `load_view("runs/quick", "server")`.
+    """The view of a threat on a stored training of a run, for a notebook: `load_view("runs/quick", "server")`.
 
-    Without `defense`, `dataset` or `seed`, the first of the run is taken. The threat `server:active` opens a training
-    in which the server deviates, every other threat an honest one.
+    Without `defense`, `dataset` or `seed`, the first one of the run is taken. The threat `server:active` opens a
+    training with a deviating server, every other threat an honest one.
     """
     from leakboard.datasets.loading import load_pool
     from leakboard.federation.settings import ObservedRounds, client_name
@@ -207,5 +207,5 @@ def load_view(run: str | Path, threat: str, *, defense: str = "", dataset: str =
     try:
         return open_view(folder, asked, shards)
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, SafetensorError) as error:
-        # whatever a file that was cut or changed leads to, in JSON, safetensors or our own reading of them
+        # all errors of a truncated or changed file, in JSON, safetensors or our own code
         raise UserError(f"The training in {folder} is damaged ({type(error).__name__}): run the suite again.") from None

@@ -1,1 +1,1 @@
-"""What several metrics share."""
+"""Code that several metrics share."""

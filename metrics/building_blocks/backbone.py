@@ -1,6 +1,6 @@
-"""The AlexNet backbone of LPIPS: read from a file, checked to be the real one, kept for the process.
+"""The AlexNet backbone of LPIPS: read from a file, verified, and cached for the process.
 
-LPIPS with any other backbone is another metric under the same name, so the weights are pinned by a digest.
+LPIPS with another backbone is another metric under the same name, so the weights are pinned by a digest.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ NO_WEIGHTS = "there are no LPIPS weights: give a file with --lpips-weights, or a
 
 
 class WeightsMissing(Exception):
-    """The weights cannot be had here; the message is the reason of the `Score`."""
+    """The weights are not available; the message becomes the reason of the `Score`."""
 
 
 class Network(Protocol):
-    """What is used of `lpips.LPIPS`."""
+    """The part of `lpips.LPIPS` that is used."""
 
     net: Any
     lins: Any
@@ -45,7 +45,7 @@ class Network(Protocol):
 
 
 class LpipsMetric(ReconstructionMetric):
-    """Base of the metrics that need the backbone; says where its weights are."""
+    """Base of the metrics that need the backbone; its parameters give the location of the weights."""
 
     location_fields: ClassVar[tuple[str, ...]] = ("weights", "download")
 
@@ -54,7 +54,7 @@ class LpipsMetric(ReconstructionMetric):
 
 
 def digest(features: Mapping[str, Tensor]) -> str:
-    """SHA-256 (hex) over names and little-endian float32 bytes, in the order of the names.
+    """SHA-256 (hex) over names and little-endian float32 bytes, ordered by name.
 
     >>> digest({"features.0.bias": torch.zeros(2)})[:12]
     '5d262fe999af'
@@ -67,7 +67,7 @@ def digest(features: Mapping[str, Tensor]) -> str:
 
 
 def read_features(path: str) -> dict[str, Tensor]:
-    """The `features.*` tensors of a file; one sentence for a file that is not there or not such a file."""
+    """The `features.*` tensors of a file; a `UserError` if the file is missing or of another kind."""
     file = Path(path).expanduser()
     if not file.is_file():
         raise UserError(f"There is no file {path} for the LPIPS weights: give a .pth or .safetensors file.")
@@ -118,7 +118,7 @@ def build_network(features: Mapping[str, Tensor]) -> Network:
 
 @cache
 def load_network(weights: str, download: bool) -> Network:
-    """The network, once a process; `WeightsMissing` where there are no weights, `UserError` for wrong ones."""
+    """The network, loaded once per process; `WeightsMissing` if there are no weights, `UserError` for wrong ones."""
     if weights:
         return build_network(read_features(weights))
     if download:

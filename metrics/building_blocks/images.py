@@ -1,4 +1,4 @@
-"""What all image metrics share: one reading of the images, one rule for broken pixels, one way to a `Score`."""
+"""What all image metrics share: checks of the images, one rule for broken pixels, and the computation of a `Score`."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ ROUNDING = 1e-4
 
 
 def sanitise(reconstruction: Tensor) -> tuple[Tensor, int]:
-    """Replace non-finite pixels by mid-grey; also tells in how many images there were any.
+    """Replace non-finite pixels by mid-grey; also returns the number of images that had any.
 
-    An attack that diverged is scored like one that knows nothing of those pixels: dropping the image would
-    flatter the attack's mean, and NaN would take the whole batch with it. Finite pixels are left alone.
+    An attack that diverged is scored like one that knows nothing about those pixels. Dropping the image would flatter
+    the attack's mean, and NaN would spoil the whole batch. Finite pixels are not changed.
 
     >>> images, bad = sanitise(torch.tensor([[[[0.25, float("nan")]]], [[[1.0, 2.0]]]]))
     >>> images.flatten().tolist(), bad
@@ -32,7 +32,7 @@ def sanitise(reconstruction: Tensor) -> tuple[Tensor, int]:
 
 
 def check_images(images: Tensor, what: str) -> None:
-    """Refuse what is not a batch (N, C, H, W) of floating-point images."""
+    """Refuse anything but a batch (N, C, H, W) of floating-point images."""
     if images.ndim != 4 or not images.is_floating_point():
         raise ValueError(
             f"{what} must be floating point of shape (N, C, H, W); given: {images.dtype}, {tuple(images.shape)}."
@@ -40,7 +40,7 @@ def check_images(images: Tensor, what: str) -> None:
 
 
 def check_original(original: Tensor, what: str = "original") -> None:
-    """Refuse originals that are not images in [0, 1]: scoring in another space gives other decibels."""
+    """Refuse originals that are not images in [0, 1]: scoring in another space gives different decibels."""
     check_images(original, what)
     inside = (original >= -ROUNDING) & (original <= 1 + ROUNDING)  # False for NaN as well
     if not inside.all():
@@ -59,18 +59,18 @@ def check_pair(reconstruction: Tensor, original: Tensor) -> None:
 
 
 def clamped(images: Tensor) -> Tensor:
-    """The images as they would be shown: in [0, 1]; double, so that sums over pixels keep their digits."""
+    """The images as they would be displayed, in [0, 1]; double precision, so that sums over pixels stay accurate."""
     return images.detach().double().clamp(0, 1)
 
 
 def squared_error(reconstruction: Tensor, original: Tensor) -> Tensor:
-    """Mean squared error an image (N,), of clamped images."""
+    """Mean squared error per image (N,), of clamped images."""
     check_pair(reconstruction, original)
     return (clamped(reconstruction) - clamped(original)).square().mean(dim=(1, 2, 3))
 
 
 def mean_score(values: Tensor, details: Mapping[str, float] | None = None) -> Score:
-    """The score of one value an image: their mean; None with the reason where that would not be a number."""
+    """The score of one value per image: their mean; None with a reason if that is not finite."""
     details = dict(details or {})
     if len(values) == 0:
         return Score(None, reason=NO_IMAGES, details=details)
@@ -80,7 +80,7 @@ def mean_score(values: Tensor, details: Mapping[str, float] | None = None) -> Sc
 
 
 def score_images(function: Callable[[Tensor, Tensor], Tensor], truth: ReconstructionTruth) -> Score:
-    """Score matched images by a function (reconstruction, original) -> (N,), broken pixels made grey first."""
+    """Score matched images by a function (reconstruction, original) -> (N,), with broken pixels made grey first."""
     if len(truth.original) == 0:
         return Score(None, reason=NO_IMAGES)
     reconstruction, bad = sanitise(truth.reconstruction)

@@ -1,4 +1,4 @@
-"""What the membership metrics share: checks, counts, and the ROC with tied scores moving together."""
+"""What the membership metrics share: checks, counts, and the ROC curve on which tied scores move together."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from leakboard.metrics.base import MembershipTruth
 
 
 def check_members(values: Tensor, members: Tensor) -> None:
-    """Refuse what is not one value a record, with members and non-members among them."""
+    """Refuse anything but one value per record, with both members and non-members."""
     if values.ndim != 1 or values.shape != members.shape or members.dtype != torch.bool:
         raise ValueError(
             f"there must be one value and one bool a record, (N,); given: {tuple(values.shape)} and "
@@ -20,7 +20,7 @@ def check_members(values: Tensor, members: Tensor) -> None:
 
 
 def check_scores(scores: Tensor, members: Tensor) -> None:
-    """As `check_members`, and the scores must be finite: NaN has no place in an order."""
+    """As `check_members`, and the scores must be finite, because NaN cannot be ordered."""
     check_members(scores, members)
     if not torch.isfinite(scores).all():
         raise ValueError("the scores must be finite; given: NaN or infinite ones among them.")
@@ -29,8 +29,8 @@ def check_scores(scores: Tensor, members: Tensor) -> None:
 def roc(scores: Tensor, members: Tensor) -> tuple[Tensor, Tensor]:
     """True and false positives (counts, float64) of the rule "score >= t is a member", for all thresholds t.
 
-    One entry a distinct score, from the largest down, after a first entry (0, 0) for a threshold over all scores.
-    Records with tied scores pass a threshold together: no order among them is made up.
+    One entry per distinct score, from the largest down, after a first entry (0, 0) for a threshold above all scores.
+    Records with tied scores pass a threshold together: no order among them is invented.
 
     >>> roc(torch.tensor([3.0, 1.0, 1.0]), torch.tensor([True, True, False]))[0].tolist()
     [0.0, 1.0, 2.0]
@@ -45,7 +45,7 @@ def roc(scores: Tensor, members: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def undefined(truth: MembershipTruth, needs_scores: bool = True) -> str:
-    """Why no membership metric is defined here (the reason of a `Score`); empty where it is."""
+    """Why no membership metric is defined here (the reason of a `Score`); empty if it is defined."""
     positives = int(truth.members.sum())
     if positives in (0, len(truth.members)):
         return f"one class only: {positives} members among {len(truth.members)} records"
@@ -54,6 +54,6 @@ def undefined(truth: MembershipTruth, needs_scores: bool = True) -> str:
 
 
 def counts(truth: MembershipTruth) -> dict[str, float]:
-    """How many records of each kind there were: what an interval is computed from."""
+    """The number of records of each kind, from which intervals are computed."""
     positives = int(truth.members.sum())
     return {"members": float(positives), "nonmembers": float(len(truth.members) - positives)}

@@ -1,4 +1,4 @@
-"""The closed form is exact where it should be, says so where it is not, and is skipped where it cannot be."""
+"""The closed form is exact where that is possible, flags other answers, and is skipped if it does not apply."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_batches_are_recovered_exactly(bias: bool, size: int) -> None:
 
 @pytest.mark.parametrize("bias", [False, True])
 def test_clipped_records_are_recovered_too(bias: bool) -> None:
-    """Each record is shrunk by a factor of its own, as under clipping; the factor is solved for."""
+    """Each record is scaled by its own factor, as under clipping; the attack also finds the factor."""
     world = world_with(bias)
     batch = world.unseen.select(torch.arange(2))
     answer = attacked(world, batch, weights=torch.tensor([0.3, 0.7]))
@@ -101,7 +101,7 @@ def test_a_zero_gradient_gets_the_mean_image_and_a_flag() -> None:
 
 
 def test_at_a_deadline_the_best_so_far_is_returned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No answer is exact enough for this tolerance: the search goes on until its time ends, and keeps what it has."""
+    """No answer is exact enough for this tolerance: the search runs until its time ends and returns its best answer."""
     world = world_with(bias=False)
     batch = world.unseen.select(torch.arange(4))
     picky = Analytic(samples=10**9, tolerance=1e-30)  # without the limit it would take hours
@@ -135,7 +135,7 @@ def test_where_it_cannot_work_the_cell_is_skipped() -> None:
     with pytest.raises(Unsupported, match="fully connected first layer"):
         attacked(convolutional, convolutional.unseen.select(torch.arange(1)))
     many = dense.unseen.select(torch.arange(257) % 64)
-    with pytest.raises(Unsupported, match="tells at most 20 records apart, not 257"):
+    with pytest.raises(Unsupported, match="can separate at most 20 records, not 257"):
         attacked(dense, many)
 
 

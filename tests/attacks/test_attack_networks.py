@@ -41,7 +41,7 @@ def test_a_round_of_batches_uses_no_record_twice(count: int, size: int, seed: in
 
 
 def test_what_can_be_told_apart_is_told_apart_however_few_members_there_are() -> None:
-    """1 member to 9 others, overlapping: an unbalanced network would call everybody an outsider."""
+    """1 member to 9 others, overlapping: an unbalanced network would call every record a non-member."""
     generator = torch.Generator().manual_seed(0)
     members = torch.arange(1000) % 10 == 0
     features = torch.randn(1000, 1, generator=generator) + 1.5 * members[:, None]

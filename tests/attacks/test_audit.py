@@ -1,4 +1,4 @@
-"""The audit on small games: certain where nothing is hidden, blind where nothing differs, and each trial by itself."""
+"""The audit on small games: certain without noise, blind without a difference, and each trial scored separately."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def world_of(name: str, **parameters: Any) -> World:
 def game(
     world: World, trials: int, *, equal: bool = False, threat: str = "server", clients: int = 3
 ) -> tuple[Game, Tensor]:
-    """A game on two records of the victim, the first of which is replaced by one that nobody trained on."""
+    """A game on two records of the victim; in one world the first is replaced by a record outside the training set."""
     bits = torch.rand(trials, generator=torch.Generator().manual_seed(4)) < 0.5
     shard = world.shards["client:0"]
     zero = shard.select(torch.arange(BATCH))
@@ -71,7 +71,7 @@ def audited(world: World, part: str, trials: int, **how: Any) -> tuple[Tensor, T
 
 
 def tells_apart(scores: Tensor, bits: Tensor) -> bool:
-    """Whether one threshold tells all trials apart, in the direction that the contract says."""
+    """Whether one threshold separates all trials, in the direction that the contract defines."""
     return float(scores[bits].min()) > float(scores[~bits].max())
 
 
@@ -145,7 +145,7 @@ def test_what_a_world_would_send_is_what_the_client_sent(name: str, parameters: 
 
 @pytest.mark.parametrize(("name", "parameters"), [("mp-dp+", {"noise": False}), ("pile", {"sample_values": 0})])
 def test_a_sum_is_what_all_clients_would_send(name: str, parameters: dict[str, Any]) -> None:
-    """The same for what the server opens: with the others' records known, the whole sum is."""
+    """The same for what the server decrypts: if the others' records are known, so is the whole sum."""
     world = world_of(name, **parameters)
     found, bits = game(world, 4)
     task = next(found.portions())

@@ -1,4 +1,4 @@
-"""Who is in a batch: certain from Phi and from a clean gradient, a coin from a noisy one."""
+"""Batch membership: certain from Phi and from a clean gradient, a coin flip from a noisy one."""
 
 from __future__ import annotations
 

@@ -219,7 +219,7 @@ def test_a_sum_of_exact_updates_is_known_to_the_last_client() -> None:
 
 
 def test_the_sum_of_pile_and_all_its_parts_are_certain() -> None:
-    """Psi and Phi of the others differ with every perturbation, and are known all the same."""
+    """Psi and Phi of the others differ with every perturbation, but they are still known."""
     world, tasks, bits = tasks_of("pile", 12, sample_values=0)
     found = scores(world, tasks, part="view")
     assert float(found[bits].min()) > 1e3 > -1e3 > float(found[~bits].max())
@@ -323,7 +323,7 @@ def test_neighbours_are_compared_by_the_update_that_their_batch_gives() -> None:
 
 
 def test_a_defense_without_the_hook_has_independent_clients() -> None:
-    """And a mean over clients who are all known by themselves is left out: it would make the law singular."""
+    """A mean over clients that are all known individually is left out: it would make the covariance singular."""
     world, tasks, _ = played(WholeClip(), 1)
     joint = world.defense.joint_noise(tasks[0].trials[0], world.outcome.public)
     assert set(joint.laws) == set(world.outcome.public.clients)

@@ -1,7 +1,7 @@
 """Membership attacks find nothing where there is nothing, something where a model overfits, all where it memorises.
 
 False-alarm rates of the null tests, for each attack, by the laws of a coin and of the Mann-Whitney statistic: ASR and
-AUC over all 20 seeds together 0.1 % each, in any single seed 0.2 % each (1e-4 a seed). Seeds are fixed.
+AUC over all 20 seeds together 0.1 % each, in any single seed 0.2 % each (1e-4 per seed). Seeds are fixed.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def overfitted(seed: int) -> World:
 
 @cache
 def memorised() -> World:
-    """Labels mean next to nothing, and the network has learned every one of them: a perfect leak."""
+    """Labels mean almost nothing, and the network has learned all of them: a perfect leak."""
     return make_world(
         FedSGD(),
         model_parameters={"hidden": [256]},

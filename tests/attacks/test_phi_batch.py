@@ -193,7 +193,7 @@ def test_noise_in_place_of_phi_and_psi_identifies_nobody() -> None:
 
 def test_the_hardened_scheme_is_refused_for_batches_too() -> None:
     made = finished("mp-dp+")
-    with pytest.raises(Unsupported, match="holds no Phi of the victim's own without noise"):
+    with pytest.raises(Unsupported, match="does not hold the victim's own Phi without noise"):
         PhiInversion(iterations=2).reconstruct(known(made), task())
 
 

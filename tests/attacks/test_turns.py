@@ -73,7 +73,7 @@ def test_an_attack_finds_what_each_target_learned_and_nothing_where_there_is_not
         ]
 
     assert min(areas(1.0)) == 1
-    # 30 records a turn, 15 of each kind or so: the mean of six has a deviation of about 0.05 (0.5 +- 5 of them)
+    # 30 records per turn, about 15 of each kind: the mean of six has a deviation of about 0.05 (0.5 +- 5 of them)
     assert abs(sum(areas(0.0)) / MODELS - 0.5) < 0.25
 
 

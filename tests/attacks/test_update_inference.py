@@ -260,7 +260,9 @@ def test_a_client_without_two_models_is_refused(name: str) -> None:
     for kind in ("train", "probe"):
         kept = tuple(replace(o, messages=()) if o.context.kind == kind else o for o in known.view.observations)
         absent = replace(known, view=replace(known.view, observations=kept))
-        with pytest.raises(Unsupported, match="client:1 did not get the models before and after the step of round 0"):
+        with pytest.raises(
+            Unsupported, match="client:1 did not receive the models before and after the step of round 0"
+        ):
             UpdateInference().infer(absent, task)
     with pytest.raises(Unsupported, match="round 5 was not observed"):
         UpdateInference().infer(known, replace(task, round_index=5))

@@ -1,4 +1,4 @@
-"""A server that sends overflowing weights: noise covers every value all the same, whichever record overflows.
+"""A server that sends overflowing weights: noise still covers every value, whichever record overflows.
 
 Issue 17, 7: what is not finite was replaced after the noise (or not at all), so it told two worlds apart for certain.
 """

@@ -12,7 +12,7 @@ from leakboard.core.registry import ROOT
 from tests.leaderboard.runs import HANG
 
 MODULES = {"time", "timeit", "tracemalloc", "resource", "datetime", "psutil"}
-#: test file -> why it may look at the time all the same
+#: test file -> why it may still look at the time
 ALLOWED = {
     "tests/leaderboard/runs.py": "`wait_until` gives up where something hangs, and takes all the time it needs else",
     "tests/leaderboard/engine/test_engine.py": "a process waits for its own signal, and sleeps on only if none comes",

@@ -71,7 +71,7 @@ def test_all_draws_come_from_one_stream() -> None:
 
 
 def test_a_key_has_32_bytes() -> None:
-    with pytest.raises(ValueError, match="32 bytes, given: 31"):
+    with pytest.raises(ValueError, match="32 bytes; given: 31"):
         Stream(bytes(31))
 
 

@@ -107,7 +107,7 @@ def test_nothing_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LEAKBOARD_DATA", str(tmp_path / "nowhere"))
     with pytest.raises(UserError, match="holds no pictures of BreaKHis at 200x: put the unpacked BreaKHis_v1 there"):
         BreakHis(root=str(tmp_path), magnification=200).read()
-    with pytest.raises(UserError, match="must be a folder that is there; given: "):
+    with pytest.raises(UserError, match="must be an existing folder; given: "):
         BreakHis().read()
 
 

@@ -86,7 +86,7 @@ def test_decompression_bombs_are_refused(tmp_path: Path, monkeypatch: pytest.Mon
 def test_sixteen_bits_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     Image.fromarray(np.full((20, 20), 40000, dtype=np.uint16)).save(tmp_path / "a" / "1.png")
-    with pytest.raises(UserError, match="more than 8 bits a channel"):
+    with pytest.raises(UserError, match="more than 8 bits per channel"):
         read(tmp_path)
 
 
@@ -98,9 +98,9 @@ def test_too_much_to_decode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_what_is_missing(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="must be a folder that is there; given: ''"):
+    with pytest.raises(UserError, match="must be an existing folder; given: ''"):
         Folder().read()
-    with pytest.raises(UserError, match="must be a folder that is there"):
+    with pytest.raises(UserError, match="must be an existing folder"):
         read(tmp_path / "nowhere")
     with pytest.raises(UserError, match="holds no classes"):
         read(tmp_path)

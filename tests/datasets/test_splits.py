@@ -159,7 +159,7 @@ def test_every_client_has_a_record_at_the_extremes(alpha: float) -> None:
 
 @pytest.mark.parametrize("clients", [0, -1, 33])
 def test_impossible_number_of_clients(clients: int) -> None:
-    with pytest.raises(UserError, match=rf"clients must be 1 to 32, a record for each; given: {clients}\."):
+    with pytest.raises(UserError, match=rf"clients must be 1 to 32, one record for each; given: {clients}\."):
         make_splits(pool_of([i % 2 for i in range(100)]), seed=0, clients=clients)
 
 

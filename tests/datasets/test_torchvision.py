@@ -240,5 +240,5 @@ def test_a_part_of_the_official_files_equals_the_same_part_from_elsewhere(tmp_pa
 
 def test_too_few_images_of_a_class_are_one_sentence(tmp_path: Path) -> None:
     file = save_npz(tmp_path / "part.npz", [0, 0, 1], [0, 1])
-    with pytest.raises(UserError, match=r"CIFAR-10: 2 images a class were asked for; class 1 has 1\."):
+    with pytest.raises(UserError, match=r"CIFAR-10: 2 images per class were requested; class 1 has 1\."):
         Cifar10(root=str(file), train_per_class=2).read()

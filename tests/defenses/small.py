@@ -117,7 +117,7 @@ def mean_bound(run: Run, at: Observation) -> Tensor | float:
     """The largest error of the server's mean gradient by fixed point, coordinate by coordinate.
 
     Half a step of the code; where gradient, Psi and Phi are summed, R (step_g + |r|_1 step_psi + v step_phi) / 2 with
-    gamma in place of |r|_1 in V2, where clients contract Psi themselves.
+    gamma instead of |r|_1 in V2, where clients contract Psi themselves.
     """
     defense, size = run.defense, at.context.batch_size
     if isinstance(defense, SummedGradient):

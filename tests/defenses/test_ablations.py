@@ -70,7 +70,7 @@ def test_mp_dp_naive_recovers_a_heavy_tail() -> None:
     ]
     recovered = readings[0] - readings[1]
     r = unpack_secret(at.states[SERVER]["secret"]).r
-    columns = (recovered / r[1][:, None]).std(0)  # one a column j: sigma / r_j
+    columns = (recovered / r[1][:, None]).std(0)  # one per column j: sigma / r_j
     slope = stats.linregress((1 / r[0]).log().numpy(), columns.log().numpy())
     assert slope.slope == pytest.approx(1.0, abs=0.1)
     assert float(columns.max() / columns.min()) > 10
@@ -88,7 +88,7 @@ def test_mp_ldp_has_no_pairwise_noise_and_pays_for_it() -> None:
     for value in sent:
         assert stats.kstest(value.numpy(), "uniform", args=(-edge, 2 * edge)).pvalue > FALSE_ALARM
     apart = torch.corrcoef(torch.stack(sent)).fill_diagonal_(0).abs().max()
-    assert float(apart) < 5 / math.sqrt(len(sent[0]))  # no two clients share anything: false alarm 6e-7 a pair
+    assert float(apart) < 5 / math.sqrt(len(sent[0]))  # no two clients share anything: false alarm 6e-7 per pair
     mean = torch.stack(sent).mean(0)
     expected = 2 / 3 * sigma**2 / clients
     assert float(mean.square().mean()) == pytest.approx(expected, rel=3.3 * math.sqrt(2 / len(mean)))

@@ -45,7 +45,7 @@ def test_mp_alone_claims_no_budget() -> None:
 
 @pytest.mark.parametrize("name", BUDGETED)
 def test_sensitivity_and_compositions(name: str) -> None:
-    """A record: 2B / batch, once an epoch. A client: B, every round (docs/decisions.md, 9.1, 9.4)."""
+    """A record: 2B / batch, once per epoch. A client: B, every round (docs/decisions.md, 9.1, 9.4)."""
     training = {"rounds": 20, "batch_size": 8, "shard": 32}
     record = claims(name, training)
     assert (record["S_batch"], record["compositions"]) == (2 / 8, 5)
@@ -66,7 +66,7 @@ NOISY = (*BUDGETED, "mp-dp+", "ldp", "cdp", "tp-smc", "hybridalpha")
 @pytest.mark.parametrize("per", ["round", "run"])
 @pytest.mark.parametrize("name", NOISY)
 def test_epsilon_has_one_meaning_for_every_noisy_defense(name: str, per: str) -> None:
-    """By default the exact epsilon of what `epsilon_per` names is the nominal one, whoever the defense is."""
+    """By default the exact epsilon of what `epsilon_per` names is the nominal one, for every defense."""
     found = claims(name, {"clients": 6, "rounds": 80, "batch_size": 4, "shard": 8}, epsilon=2.0, epsilon_per=per)
     assert (found["epsilon_claimed"], found["epsilon_per"], found["compositions"]) == (2.0, per, 40)
     assert found[f"epsilon_{per}_exact"] == pytest.approx(2.0, rel=1e-3)

@@ -66,7 +66,7 @@ def test_ldp_noises_every_update_and_the_mean_has_a_kth_of_the_variance(sensitiv
     assert all(is_gaussian(noise, size / MU, FALSE_ALARM) for noise in noises)
     assert is_gaussian(added(made), size / MU / math.sqrt(3), FALSE_ALARM)
     apart = np.abs(np.corrcoef(torch.stack(noises).numpy()) - np.eye(3))
-    assert float(apart.max()) < 6 / math.sqrt(len(noises[0]))  # false alarm 2e-9 a pair
+    assert float(apart.max()) < 6 / math.sqrt(len(noises[0]))  # false alarm 2e-9 per pair
 
 
 @pytest.mark.parametrize("gone", [(), (2,)])
@@ -107,7 +107,7 @@ def test_noise_is_fresh_in_every_round_and_probe(name: str) -> None:
     probes = [[o.states[SERVER]["velocity"] for o in run.rounds("probe")] for run in made]
     noises += [flat(noisy) - flat(clean) for noisy, clean in zip(*probes, strict=True)]
     apart = np.abs(np.corrcoef(torch.stack(noises).numpy()) - np.eye(4))
-    assert float(apart.max()) < 6 / math.sqrt(len(noises[0]))  # false alarm 2e-9 a pair
+    assert float(apart.max()) < 6 / math.sqrt(len(noises[0]))  # false alarm 2e-9 per pair
 
 
 def test_the_noise_of_a_probe_is_that_of_its_batch() -> None:

@@ -104,7 +104,7 @@ def test_no_other_split_of_the_same_budget_recovers_with_less_noise(parameters: 
 
 @pytest.fixture(scope="module")
 def pair() -> tuple[Run, Run]:
-    """With noise and without it, one seed, 5 clients; some 2,100 values a part."""
+    """With noise and without it, one seed, 5 clients; about 2,100 values per part."""
     wide: dict[str, Any] = {"shape": (1, 8, 8), "hidden": (32,), "clients": 5}
     return small_run(plus(), **wide), small_run(plus(noise=False), **wide)
 

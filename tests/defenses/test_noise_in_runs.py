@@ -150,7 +150,7 @@ def test_noise_is_fresh_in_every_round_probe_client_and_run(both: tuple[Run, Run
     # neighbours of one context share their Delta, nobody shares anything across contexts
     per = len(drawn) // len(contexts[0])
     blocks = np.kron(np.eye(len(contexts[0]), dtype=bool), np.ones((per, per), dtype=bool))
-    limit = 6 / math.sqrt(len(drawn[0]))  # false alarm 2e-9 a pair
+    limit = 6 / math.sqrt(len(drawn[0]))  # false alarm 2e-9 per pair
     assert float(np.abs(table[~blocks]).max()) < limit
     assert float(apart.max()) < 1 - 1e-6
 
@@ -207,7 +207,7 @@ def test_given_r_the_noise_is_exactly_uniform(alone: tuple[Run, Run]) -> None:
 
 @pytest.mark.parametrize("layer", ["1.weight", "3.weight", "5.weight"])
 def test_over_fresh_r_the_noise_is_gaussian(alone: tuple[Run, Run], layer: str) -> None:
-    """One value a row and column of R, so that no factor is used twice (false alarm 1e-3 each)."""
+    """One value per row and column of R, so that no factor is used twice (false alarm 1e-3 each)."""
     drawn = []
     readings = zip(*(r.defense.interpret(r.view("server")) for r in alone), strict=True)
     for noisy, clean in readings:

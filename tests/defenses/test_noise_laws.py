@@ -26,7 +26,7 @@ def fits(drawn: Floats, law: str, *arguments: float) -> float:
 
 @cache
 def halves(name: str) -> Floats:
-    """|DN*(2)|, drawn once a name."""
+    """|DN*(2)|, drawn once per name."""
     return positive_dn(key("dn*2", name), 2, DRAWS)
 
 

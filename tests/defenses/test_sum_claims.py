@@ -58,7 +58,7 @@ def test_without_noise_or_without_clipping_nothing_holds(name: str) -> None:
 
 @pytest.mark.parametrize("name", GAUSSIAN)
 def test_the_noise_is_that_of_the_analytic_mechanism_and_composes(name: str) -> None:
-    """S = 2 B / batch, sigma = S / mu; a record takes part once an epoch: 20 rounds of 4 batches make 5 times."""
+    """S = 2 B / batch, sigma = S / mu; a record takes part once per epoch: 20 rounds of 4 batches make 5 times."""
     found = claims(name, {"rounds": 20, "batch_size": 8, "shard": 32})
     assert (found["S_batch"], found["compositions"], found["epsilon_claimed"]) == (2 / 8, 5, 3.0)
     assert found["epsilon_run_exact"] == pytest.approx(composed_epsilon(MU, 5, 1e-5))
@@ -127,9 +127,9 @@ def refusal(name: str, settings: dict[str, Any], model: dict[str, Any] | None = 
 
 @pytest.mark.parametrize("name", names_of_sums())
 def test_a_wrong_number_of_honest_clients(name: str) -> None:
-    assert f"'{name}' needs at least 4 clients a round; given: 3." in refusal(name, {"honest": 4}, clients=3)
-    assert "needs at least 3 clients a round; given: 2." in refusal(name, {"honest": 3}, clients=9, participants=2)
-    assert "needs at least 2 clients a round; given: 1." in refusal(name, {}, clients=1)
+    assert f"'{name}' needs at least 4 clients per round; given: 3." in refusal(name, {"honest": 4}, clients=3)
+    assert "needs at least 3 clients per round; given: 2." in refusal(name, {"honest": 3}, clients=9, participants=2)
+    assert "needs at least 2 clients per round; given: 1." in refusal(name, {}, clients=1)
     assert "'honest' is wrong: Input should be greater than or equal to 2; given: 1." in refusal(name, {"honest": 1})
     create(name, honest=3).check(public_of(clients=3))
 

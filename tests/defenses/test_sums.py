@@ -165,7 +165,7 @@ def test_the_sample_is_really_decrypted_and_compared(name: str, monkeypatch: pyt
         return found
 
     monkeypatch.setattr(Encrypted, "sealed_sum", wrong)
-    with pytest.raises(ProtocolError, match="the sample decrypts to another sum"):
+    with pytest.raises(ProtocolError, match="the sample decrypts to a different sum"):
         small_run(sums(name), shape=(1, 2, 2), hidden=(1,))
     small_run(sums(name, sample_values=0), shape=(1, 2, 2), hidden=(1,))
 

@@ -1,4 +1,4 @@
-"""What model perturbation cannot pass is refused by name, and never computed wrongly in silence."""
+"""Layers that model perturbation does not support are refused by name, and never computed wrongly in silence."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def test_a_message_to_nobody_is_an_error() -> None:
         def more(self, me: Party) -> None:
             me.send("client:7", "hello", {})
 
-    with pytest.raises(ProtocolError, match="client:0 sent 'hello' to client:7, who does not exist"):
+    with pytest.raises(ProtocolError, match="client:0 sent 'hello' to client:7, which does not exist"):
         run(public_of(), Lost())
 
 
@@ -55,7 +55,7 @@ def test_a_message_that_is_missing_is_an_error() -> None:
         def more(self, me: Party) -> None:
             me.expect("model", "client:1")
 
-    with pytest.raises(ProtocolError, match=r"client:0 expected 'model' from client:1 and has \['server'\]"):
+    with pytest.raises(ProtocolError, match=r"client:0 expected 'model' from client:1 but has \['server'\]"):
         run(public_of(), Waiting())
 
 

@@ -1,4 +1,4 @@
-"""What a run holds: nothing that grows with the rounds, one message a client, of transcripts what views need."""
+"""What a run holds: nothing that grows with the rounds, one message per client, and the transcripts that views need."""
 
 from __future__ import annotations
 

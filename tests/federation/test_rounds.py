@@ -119,14 +119,14 @@ def test_batch_norm_statistics_are_averaged() -> None:
 
 
 def test_batches_are_epoch_by_epoch_without_replacement() -> None:
-    # prepare: 10 // 3 = 3 batches an epoch for client 0, 14 // 3 = 4 for client 1
+    # prepare: 10 // 3 = 3 batches per epoch for client 0, 14 // 3 = 4 for client 1
     public = public_of((10, 14), rounds=12, batch_size=3)
     shards = shards_of(public.shard_sizes)
     rounds = of_kind(run(public, Telling(), record_all=True), "train")
     for name, length in (("client:0", 3), ("client:1", 4)):
         taken = [[image.numpy().tobytes() for image in sent(o, "batch")[name]["images"]] for o in rounds]
         epochs = [[record for batch in taken[i : i + length] for record in batch] for i in range(0, 12, length)]
-        # every record at most once an epoch, all of them the client's own, another order each time
+        # every record at most once per epoch, all of them the client's own, in another order each time
         assert all(len(set(epoch)) == len(epoch) == 3 * length for epoch in epochs)
         assert {record for epoch in epochs for record in epoch} <= rows(shards[name])
         assert len({tuple(epoch) for epoch in epochs}) == len(epochs)

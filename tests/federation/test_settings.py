@@ -37,7 +37,7 @@ def test_wrong_training_is_one_sentence(given: dict[str, Any], message: str) -> 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"probe_batch": 0}, "'probe_batch' is wrong: Value error, it must be a whole number from 1 on"),
+        ({"probe_batch": 0}, "'probe_batch' is wrong: Value error, it must be a whole number of at least 1"),
         ({"probe_batch": "two"}, "'probe_batch' is wrong"),
         ({"probe_batch": []}, "'probe_batch' is wrong"),
         ({"probe_batch": [4, 1, 4]}, "or a list of different ones; given: [4, 1, 4]."),

@@ -56,7 +56,7 @@ def test_only_the_given_data_is_touched_and_all_of_it_is_dealt() -> None:
     assert seen
     assert seen <= rows(data)
     assert torch.equal(data.images, before)
-    # 6 records a client: whole batches of 4, in a new order each epoch, reach most of them
+    # 6 records per client: whole batches of 4, in a new order each epoch, reach most of them
     assert len(seen) > 12
 
 
@@ -106,5 +106,5 @@ def test_it_shares_no_secret_with_a_run_of_another_seed() -> None:
 
 
 def test_too_few_records_are_a_reason_to_skip() -> None:
-    with pytest.raises(Unsupported, match="a shadow of 3 clients needs as many records; given: 2"):
+    with pytest.raises(Unsupported, match="a shadow of 3 clients needs at least as many records; given: 2"):
         shadow(count=2)

@@ -102,7 +102,7 @@ def test_a_wrong_threat_is_one_sentence(threat: str, message: str) -> None:
 
 
 def test_a_client_needs_another_one() -> None:
-    with pytest.raises(UserError, match="needs at least 2 clients, since client 0 is the victim; given: 1"):
+    with pytest.raises(UserError, match="needs at least 2 clients, because client 0 is the victim; given: 1"):
         parse_threat("client", 1)
 
 

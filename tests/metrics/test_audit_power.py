@@ -1,4 +1,4 @@
-"""What so many trials could have shown, against games that are played by hand."""
+"""What a number of trials could have shown, compared with games that are played by hand."""
 
 from __future__ import annotations
 

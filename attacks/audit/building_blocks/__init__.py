@@ -1,1 +1,1 @@
-"""What audits share."""
+"""Code that audits share."""

@@ -1,4 +1,4 @@
-"""What a trial shows, beside what it would have shown without noise in either world."""
+"""What a trial shows, together with what it would have shown without noise in each world."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-#: rounding of float32, squared: a distance below this share of the worlds' own counts as none
+#: rounding of float32, squared: a distance below this share of the distance between the worlds counts as 0
 ROUNDING = 1e-12
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """n vectors that were seen (n, d), what they would be without noise in either world, and the law of their noise.
+    """n observed vectors (n, d), what they would be without noise in each world, and the distribution of their noise.
 
-    Value i of the vectors has covariance C_kl s_ki s_li up to a common factor: `scale` s (n, d), `correlation` C
-    (n, n). The first vector is the one that holds the victim's batch.
+    Value i of the vectors has covariance C_kl s_ki s_li up to a common factor, with `scale` s (n, d) and `correlation`
+    C (n, n). The first vector is the one that contains the victim's batch.
     """
 
     seen: Tensor
@@ -35,7 +35,7 @@ class Evidence:
         """log p(seen | world 1) / p(seen | world 0) for Gaussian noise: nd/2 log(D_0 / D_1).
 
         D_b = sum_i e_i^T C^-1 e_i with e = (seen - world_b) / s, the generalised least squares of world b. The common
-        factor is unknown: D_b / nd is the likeliest one in world b.
+        factor is unknown; D_b / nd is its maximum-likelihood estimate in world b.
         """
         floor = ROUNDING * self._distance(self.one - self.zero) + 1e-300
         first, second = (self._distance(self.seen - world) + floor for world in (self.zero, self.one))
@@ -48,13 +48,13 @@ class Evidence:
         return white.square().sum()
 
     def overhang(self) -> float:
-        """How much farther the victim's noise would reach in world 0 than in world 1: for noise of bounded support."""
+        """How much larger the victim's noise would be in world 0 than in world 1; for noise with bounded support."""
         first, second = (((self.seen - w) / self.scale)[0].abs().max() for w in (self.zero, self.one))
         return float(first - second)
 
 
 def flat(values: dict[str, Tensor]) -> Tensor:
-    """All values in one vector, in the order of the names, in float64."""
+    """All values in one vector, ordered by name, in float64."""
     return torch.cat([values[name].double().flatten() for name in sorted(values)])
 
 

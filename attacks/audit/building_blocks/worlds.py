@@ -1,4 +1,4 @@
-"""What every client would have sent without noise, in either world, as the server can compute it."""
+"""What each client would have sent without noise in each world, as far as the server can compute it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _Place = tuple[str, int]
 
 
 class Worlds:
-    """Two worlds against what one trial after the other shows. Nothing but gradients on a model is kept in between."""
+    """Compares the two worlds with one trial after another. Only gradients at a model are kept between trials."""
 
     def __init__(self, defense: Defense, task: AuditTask) -> None:
         self.defense = defense
@@ -38,7 +38,7 @@ class Worlds:
         self._messages: dict[_Place, Payload] = {}
 
     def look(self, trial: Observation) -> None:
-        """Turn to this trial."""
+        """Make this the current trial."""
         self.trial, self._weights, self._messages = trial, {}, {}
         (self.reading,) = self.defense.interpret(replace(self.given.view, observations=(trial,)))
         model = self.reading.model
@@ -50,16 +50,16 @@ class Worlds:
 
     @property
     def owner(self) -> str:
-        """Under whose name the reading holds the victim's batch."""
+        """The name under which the reading holds the victim's batch."""
         return VICTIM if VICTIM in self.reading.gradients else AGGREGATE
 
     # --- the gradients ----------------------------------------------------------------------
 
     def gradient(self, *, noise_aware: bool, given_parts: bool = False) -> Evidence:
-        """The reading's gradients: the victim's, and all others whose noise goes along with it.
+        """The reading's gradients: the victim's, and all others whose noise is correlated with its noise.
 
-        With `given_parts` the share of the message's other parts is taken off, so that what is left is independent of
-        them (`ModelPerturbation.corrections`).
+        With `given_parts` the share of the message's other parts is subtracted, so that the rest is independent of them
+        (`ModelPerturbation.corrections`).
         """
         owners, joint = [self.owner], JointNoise({}, torch.zeros(0, 0))
         if noise_aware:
@@ -74,7 +74,7 @@ class Worlds:
         return Evidence(seen, zero, one, scale, joint.correlation.double()[places][:, places])
 
     def _relatives(self, joint: JointNoise) -> list[str]:
-        """The victim's owner first, then all whose noise is tied to its own, directly or by others that are known."""
+        """The victim's owner first, then all whose noise is correlated with its noise, directly or indirectly."""
         if self.owner not in joint.laws:
             return [self.owner]
         names = [n for n in joint.laws if n == self.owner or (n in self.given.others and n in self.reading.gradients)]
@@ -86,7 +86,7 @@ class Worlds:
         return [self.owner, *(n for n, near in zip(names, found.tolist(), strict=True) if near and n != self.owner)]
 
     def _row(self, owner: str, given_parts: bool) -> tuple[Tensor, Tensor, Tensor]:
-        """What was seen of an owner's gradient (d,), and what it would be without noise in either world."""
+        """The observed gradient (d,) of an owner, and what it would be without noise in each world."""
         observed = self.reading.gradients[owner]
         rows = [flat(observed.values), *(self._expected(owner, observed, world) for world in (0, 1))]
         if given_parts and isinstance(self.defense, ModelPerturbation):
@@ -97,14 +97,14 @@ class Worlds:
         return rows[0], rows[1], rows[2]
 
     def _expected(self, owner: str, observed: Gradient, world: int) -> Tensor:
-        """The gradient of an owner without noise (d,): the mean over the clients behind it."""
+        """The gradient (d,) of an owner without noise: the mean over its clients."""
         clients = self._behind(owner, observed.clients)
         return (
             torch.stack([flat(self._update(client, observed, world)) for client in clients]).sum(0) / observed.clients
         )
 
     def _behind(self, owner: str, count: int) -> list[str]:
-        """The clients in an owner's mean; the victim alone where the others' records are not known: a constant then."""
+        """The clients in an owner's mean. If the others' records are unknown, the victim only: the rest is constant."""
         if owner != AGGREGATE:
             return [owner]
         everyone = list(self.trial.context.participants)
@@ -127,9 +127,9 @@ class Worlds:
         return {name: value[0] for name, value in (of_update(means) if of_update else means).items()}
 
     def _each(self, client: str, world: int) -> Parameters:
-        """The gradients (B, *shape) of a client's records by themselves, in float64; kept while the model is the same.
+        """The gradient of each of a client's records (B, *shape), in float64; cached while the model is the same.
 
-        Needs a network without batch norm, where a record has a gradient of its own.
+        The network must have no batch norm, so that each record has its own gradient.
         """
         place = _place(client, world)
         if place not in self._records:
@@ -142,7 +142,7 @@ class Worlds:
         return self._records[place]
 
     def _factors(self, client: str, world: int) -> Tensor | None:
-        """The factors c_b (B,) of records that are clipped by what the server sent; None: by the hooks."""
+        """The factors c_b (B,) of records that are clipped by what the server sent; None if the hooks define them."""
         place = _place(client, world)
         if isinstance(self.defense, ModelPerturbation) and place not in self._weights:
             found = self.defense.record_factors(self.trial, self.public, self._batch(client, world))
@@ -152,7 +152,7 @@ class Worlds:
     # --- the other parts --------------------------------------------------------------------
 
     def others(self) -> list[Evidence]:
-        """All other parts of the update that holds the victim's batch, where they are plain numbers."""
+        """All other parts of the update that contains the victim's batch, if they are plain numbers."""
         body, _ = self.defense.open_updates(self.trial, self.public).get(self.owner, ({}, 1))
         names = [name for name, part in body.items() if name != "gradient" and is_numbers(part)]
         if not names:
@@ -161,7 +161,7 @@ class Worlds:
         return [Evidence.alone(flat(body[name]), flat(zero[name]), flat(one[name])) for name in names]
 
     def _expected_parts(self, owner: str, names: list[str], world: int) -> dict[str, Parameters]:
-        """These parts of an owner's update without noise: the mean over the clients behind it."""
+        """These parts of an owner's update without noise: the mean over its clients."""
         count = self.reading.gradients[owner].clients
         sent = [self._message(client, world) for client in self._behind(owner, count)]
         return {
@@ -170,7 +170,7 @@ class Worlds:
         }
 
     def _message(self, client: str, world: int) -> Payload:
-        """What a client would send. The noise that a simulation of an unknown defense may draw is always the same."""
+        """What a client would send. If the simulation of an unknown defense draws noise, it always draws the same."""
         place, batch = _place(client, world), self._batch(client, world)
         if place not in self._messages:
             if isinstance(self.defense, ModelPerturbation):
@@ -182,7 +182,7 @@ class Worlds:
         return self._messages[place]
 
     def _record_weights(self, client: str, world: int) -> Tensor:
-        """The factors c_b (B,) of a client's records, from the hooks where they do not follow from the message."""
+        """The factors c_b (B,) of a client's records; from the hooks if they do not follow from the message."""
         factors = self._factors(client, world)
         if factors is not None:
             return factors

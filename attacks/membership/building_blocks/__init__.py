@@ -1,1 +1,1 @@
-"""What membership attacks share."""
+"""Code that membership attacks share."""

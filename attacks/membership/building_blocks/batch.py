@@ -1,8 +1,8 @@
 """Which records are in a batch, from a mean that the view holds and each candidate's own part of it.
 
-A client's message is linear in its records: g = 1/B sum_b T(g_b), where g_b follows from record b and a model that the
-attacker knows, and T is what the defense says that it does to a record's gradient (`Defense.mimic_records`: clipping
-multiplies it by c_b). So g itself says which candidates it is made of.
+A client's message is linear in its records: g = 1/B sum_b T(g_b). g_b follows from record b and a model that the
+attacker knows. T is what the defense declares that it does to a record's gradient (`Defense.mimic_records`: clipping
+multiplies it by c_b). So g itself reveals which candidates it is made of.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from leakboard.federation.payload import Parameters
 from leakboard.federation.settings import VICTIM
 from leakboard.federation.task import Task
 
-#: largest relative error of what a float32 client computes, with a margin; smaller singular values are rounding
+#: largest relative error of a float32 client, with a margin; smaller singular values are rounding
 ROUNDING = 1e-5
-#: auxiliary records whose inputs are compared with the candidates'
+#: number of auxiliary records whose inputs are compared with those of the candidates
 AUXILIARY = 500
 #: the loss (a scalar) of one record: parameters, image (1, C, H, W) in [0, 1], target (1, classes)
 Loss = Callable[[Parameters, Tensor, Tensor], Tensor]
@@ -38,11 +38,11 @@ Loss = Callable[[Parameters, Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Mixture:
-    """A mean of parts, one a record: gradients by the tensors in `mean`, of the loss of one record, at these tensors.
+    """A mean of parts, one per record: the gradient of that record's loss with respect to the tensors in `mean`.
 
-    `model` is the true model and `transform` what clients do to a record's own gradient on it, None where nothing.
-    Where `at` is that model the parts are these gradients themselves, and are transformed. Else they are multiplied by
-    c_b, the factor by which the transform scales the record's gradient.
+    The gradients are taken at `at`. `model` is the true model, and `transform` is what clients do to a record's
+    gradient on it (None: nothing). If `at` is that model, the parts are these gradients themselves, and they are
+    transformed. Otherwise they are multiplied by c_b, the factor by which the transform scales the record's gradient.
     """
 
     mean: Gradient
@@ -53,18 +53,19 @@ class Mixture:
 
 
 class BatchMembership(MembershipAttack):
-    """Base of attacks that ask who is in a batch.
+    """Base of attacks that infer which records are in a batch.
 
-    With a fully connected first layer and a batch smaller than the inputs' own dimension: the rows of that layer's part
-    are combinations of the batch's inputs, so a member lies in their span. Score: minus the logarithm of the
-    relative distance from it. Else ridge regression of the mean on the candidates' own parts,
+    If the first layer is fully connected and the batch is smaller than the dimension of the inputs, the rows of that
+    layer's part are combinations of the batch's inputs, so a member lies in their span. The score is then minus the
+    logarithm of the relative distance from the span. Otherwise it is a ridge regression of the mean on the candidates'
+    parts,
 
         min_w ||g - sum_i w_i T(g_i)||^2 + lambda sum_i w_i^2 ||T(g_i)||^2,   score_i = B w_i,
 
-    1 for a member and 0 for others where all members are among the candidates and nothing is noisy. Auxiliary records
-    stand beside the candidates (`background`), to take up the part of members that nobody asks about. Solved in the
-    dual (N x N), after a count sketch where parts have more than `width` values, which is linear and keeps that so.
-    Where the question is not about one batch, every observed one is looked at and the best score counts.
+    which gives 1 for a member and 0 for others if all members are among the candidates and nothing is noisy. Auxiliary
+    records are added to the candidates (`background`) to absorb the part of members that are not candidates. It is
+    solved in the dual (N x N). Parts with more than `width` values are reduced by a count sketch first, which is
+    linear. If the question is not about one batch, every observed batch is tried and the best score counts.
     """
 
     about: ClassVar[Literal["training", "batch"]] = "batch"
@@ -73,21 +74,21 @@ class BatchMembership(MembershipAttack):
     # chosen on seed 11 of quick's settings, mp-dp and fedsgd, first round, with all of the batch, a half and a quarter
     # among the candidates; tried: lambda 1e-8 to 0.1, 0 or 300 auxiliary records of weight 0.03 to 1
     ridge: float = Field(1e-5, gt=0, description="lambda")
-    background: int = Field(300, ge=0, description="auxiliary records beside the candidates")
-    width: int = Field(16_384, ge=64, description="values of a part that are compared; more are sketched")
+    background: int = Field(300, ge=0, description="auxiliary records added to the candidates")
+    width: int = Field(16_384, ge=64, description="how many values of a part are compared; larger parts are sketched")
 
     @abstractmethod
     def mixtures(self, knowledge: Knowledge, round_index: int) -> dict[str, Mixture]:
-        """The means of one observed training round that the view holds, by owner."""
+        """The means of one observed training round in the view, by owner."""
 
     def budget(self) -> dict[str, int]:
-        """Auxiliary records beside the candidates."""
+        """The number of auxiliary records added to the candidates."""
         return {"background": self.background}
 
     def infer(self, knowledge: Knowledge, task: MembershipTask) -> MembershipAnswer:
-        """Score every candidate against the victim's batch of the round in question, or against all observed ones."""
+        """Score every candidate against the victim's batch of the task's round, or against all observed batches."""
         if knowledge.task.buffer_names:
-            raise Unsupported("batch norm ties the records of a batch together: none has a part of its own")
+            raise Unsupported("batch norm mixes the records of a batch: no record has its own part")
         found = [self._judged(knowledge, task.candidates, mixture) for mixture in self._asked(knowledge, task)]
         scores = torch.stack([score for score, _, _ in found])
         decisions = torch.stack([decision for _, decision, _ in found]).any(0)
@@ -95,7 +96,7 @@ class BatchMembership(MembershipAttack):
         return MembershipAnswer(scores.amax(0), decisions, tuple(f"by {way}" for way in ways))
 
     def _asked(self, knowledge: Knowledge, task: MembershipTask) -> list[Mixture]:
-        """The mixtures that the question is about."""
+        """The mixtures that the task asks about."""
         observed = [o.context.round for o in knowledge.view.of_kind("train")]
         if task.round_index is None:
             every = [m for index in observed for m in self.mixtures(knowledge, index).values()]
@@ -107,17 +108,17 @@ class BatchMembership(MembershipAttack):
         held = self.mixtures(knowledge, task.round_index)
         owner = VICTIM if VICTIM in held else AGGREGATE
         if owner not in held:
-            raise Unsupported(f"this view ({knowledge.view.threat}) holds no mean that the victim is part of")
+            raise Unsupported(f"this view ({knowledge.view.threat}) holds no mean that includes the victim")
         return [held[owner]]
 
     def _judged(self, knowledge: Knowledge, candidates: LabelledImages, mixture: Mixture) -> tuple[Tensor, Tensor, str]:
-        """Scores (N,), decisions (N,), and the way they came about."""
+        """Scores (N,), decisions (N,), and the method that gave them."""
         spanned = _by_span(knowledge, candidates.images, mixture.mean)
         if spanned is not None:
             return *spanned, "row space"
         pool = joined(candidates, knowledge.auxiliary.select(torch.arange(len(knowledge.auxiliary))[: self.background]))
         scores = self._by_regression(knowledge.task, pool, mixture)[: len(candidates)]
-        # half of a member's coefficient; no record that is evaluated has a part in this
+        # half of a member's coefficient; no evaluated record influences this
         return scores, scores > 0.5, "ridge regression"
 
     def _by_regression(self, task: Task, pool: LabelledImages, mixture: Mixture) -> Tensor:
@@ -134,7 +135,7 @@ class BatchMembership(MembershipAttack):
 
 
 class Sketch:
-    """Count sketch (Charikar et al. 2002): values with random signs, added up in random buckets; linear."""
+    """Count sketch (Charikar et al. 2002): values with random signs, summed in random buckets; linear."""
 
     def __init__(self, size: int, width: int) -> None:
         self.width = width if size > width else size
@@ -143,19 +144,19 @@ class Sketch:
         self.signs = (2 * torch.randint(2, (size,), generator=generator) - 1).double()
 
     def __call__(self, values: Tensor) -> Tensor:
-        """(N, size) to (N, width)."""
+        """Sketch rows (N, size) to (N, width)."""
         if self.buckets is None:
             return values
         return torch.zeros(len(values), self.width, dtype=values.dtype).index_add_(1, self.buckets, values * self.signs)
 
 
 def flat(parts: Parameters) -> Tensor:
-    """Values (N, *shape) as one row (N, size) each, in float64."""
+    """Values (N, *shape) as one row each (N, size), in float64."""
     return torch.cat([part.flatten(1).double() for part in parts.values()], dim=1)
 
 
 def parts_of(task: Task, data: LabelledImages, mixture: Mixture) -> Iterator[Parameters]:
-    """Each record's own gradients (n, *shape) of the mixture's loss, in float64, chunk by chunk."""
+    """Each record's own gradient (n, *shape) of the mixture's loss, in float64, chunk by chunk."""
     tensors = {name: mixture.at[name].double() for name in mixture.mean.values}
     targets = torch.nn.functional.one_hot(data.labels, task.public.classes).double()
 
@@ -168,7 +169,7 @@ def parts_of(task: Task, data: LabelledImages, mixture: Mixture) -> Iterator[Par
 
 
 def transformed_parts(task: Task, data: LabelledImages, mixture: Mixture) -> Iterator[Parameters]:
-    """The parts (n, *shape) as clients weigh them into the mean, in float64, chunk by chunk."""
+    """The parts (n, *shape) as clients weigh them in the mean, in float64, chunk by chunk."""
     if mixture.transform is not None and mixture.at is mixture.model:
         yield from map(mixture.transform, parts_of(task, data, mixture))
         return
@@ -191,7 +192,7 @@ def record_factors(task: Task, data: LabelledImages, model: Parameters, transfor
 
 
 def own_loss(task: Task) -> Loss:
-    """The training's own loss of one record."""
+    """The training loss of one record."""
 
     def loss(parameters: Parameters, image: Tensor, target: Tensor) -> Tensor:
         return task.loss(task.logits(parameters, image), target)
@@ -200,9 +201,9 @@ def own_loss(task: Task) -> Loss:
 
 
 def _by_span(knowledge: Knowledge, images: Tensor, mean: Gradient) -> tuple[Tensor, Tensor] | None:
-    """Scores and decisions by the span of the batch's inputs; None where the first layer does not tell it.
+    """Scores and decisions by the span of the batch's inputs; None if the first layer does not reveal the span.
 
-    The threshold is the middle, on the logarithmic scale, between the rounding of a float32 client and the least
+    The threshold is the middle, on a logarithmic scale, between the rounding error of a float32 client and the smallest
     distance of auxiliary records, none of which is in the batch.
     """
     task = knowledge.task
@@ -223,13 +224,13 @@ def _by_span(knowledge: Knowledge, images: Tensor, mean: Gradient) -> tuple[Tens
 
 
 def _inputs(task: Task, images: Tensor) -> Tensor:
-    """What enters the network (N, D), of length one."""
+    """The inputs of the network (N, D), scaled to length one."""
     flattened = task.normalise(images.double()).flatten(1)
     units: Tensor = flattened / flattened.norm(dim=1, keepdim=True).clamp(min=1e-300)
     return units
 
 
 def _distances(inputs: Tensor, span: Tensor) -> Tensor:
-    """How far inputs (N, D) of length one are from the span of orthonormal rows (rank, D)."""
+    """Distances of inputs (N, D) of length one from the span of orthonormal rows (rank, D)."""
     found: Tensor = (inputs - (inputs @ span.T) @ span).norm(dim=1).clamp(min=1e-12)
     return found

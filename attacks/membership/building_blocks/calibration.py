@@ -1,4 +1,4 @@
-"""Where the line between member and non-member is drawn: from records that are never evaluated."""
+"""The threshold between members and non-members, from records that are never evaluated."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ from torch import Tensor
 from leakboard.attacks.membership.building_blocks.shadows import ShadowPool
 from leakboard.attacks.membership.building_blocks.signals import best_threshold
 
-#: (index of the model that plays the target, indices of the models that remain) -> scores (A,)
+#: (index of the model that acts as the target, indices of the remaining models) -> scores (A,)
 Rehearsed = Callable[[int, Tensor], Tensor]
 
 
 def threshold(pool: ShadowPool, scores: Tensor, rehearsed: Rehearsed) -> float:
     """The threshold on scores (A,) of the pool's records; records that cannot be scored are NaN.
 
-    1. Where the attacker holds members of its own: the best cut between them and the auxiliary images on the real
-       target.
-    2. Else every shadow model plays the target in turn, against the models outside its pair; the best cut between the
-       records that it learned and the others. This needs 4 models, better more.
-    3. Else the median of the auxiliary images.
+    1. If the attacker holds members itself: the best cut between them and the auxiliary images on the real target.
+    2. Otherwise every shadow model acts as the target in turn, against the models outside its pair: the best cut
+       between the records that it learned and the others. This needs at least 4 models; more are better.
+    3. Otherwise the median of the auxiliary images.
     """
     own, others = _finite(scores[pool.own]), _finite(scores[pool.auxiliary])
     if len(own) and len(others):

@@ -1,4 +1,4 @@
-"""The attack network: a perceptron that learns, from records whose answer is known, what membership looks like."""
+"""The attack network: a perceptron that learns to recognise members from records whose membership is known."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from torch import Tensor, nn
 
 from leakboard.attacks.base import MembershipAttack
 
-#: larger features (a model that diverged) are cut to this
+#: larger features (of a model that diverged) are clipped to this
 LIMIT = 1e6
 
 
 class NetworkAttack(MembershipAttack):
-    """Base of attacks that train a network: its parameters."""
+    """Base of attacks that train a network, with its parameters."""
 
     hidden: tuple[int, ...] = Field((128, 64), description="widths of the attack network's hidden layers")
     epochs: int = Field(100, ge=1, le=100_000, description="passes over the larger of the two known sets")
-    batch: int = Field(50, ge=1, description="members in a batch, and as many non-members")
+    batch: int = Field(50, ge=1, description="members per batch; the batch holds the same number of non-members")
     learning_rate: float = Field(1e-3, gt=0, description="of Adam")
     weight_decay: float = Field(1e-2, ge=0, description="of Adam (decoupled)")
     validation: float = Field(
-        0.2, ge=0, lt=1, description="share of the known records that picks the epoch; 0: the last epoch is taken"
+        0.2, ge=0, lt=1, description="share of the known records that picks the epoch; 0: take the last epoch"
     )
-    standardise: bool = Field(True, description="features to mean 0 and deviation 1 of the known records, or raw")
+    standardise: bool = Field(True, description="scale features to mean 0 and deviation 1 of the known records")
 
     def judged(self, features: Tensor, members: Tensor, asked: Tensor, seed: int) -> tuple[Tensor, float]:
         """Scores (M,) of `asked` (M, F) after training on features (N, F) with `members` (N,); and the training fit.
 
-        A network F-hidden-1 with tanh and binary cross-entropy, Adam; every batch holds as many members as
-        non-members, drawn without repetition until a set is used up, so 0 is the threshold for even odds. With
-        `validation` a share of the known records is not trained on, and the network of the epoch with the least loss
-        there is taken: attack networks overfit easily. The score is the network's output before the sigmoid; the fit
-        is the balanced accuracy on all known records.
+        The network is F-hidden-1 with tanh, trained with binary cross-entropy and Adam. Every batch holds as many
+        members as non-members, drawn without replacement until a set is used up, so 0 is the threshold for even odds.
+        With `validation` a share of the known records is held out, and the network of the epoch with the lowest loss on
+        them is taken, because attack networks overfit easily. The score is the network's output before the sigmoid. The
+        fit is the balanced accuracy on all known records.
         """
         features, asked = features.float().clamp(-LIMIT, LIMIT), asked.float().clamp(-LIMIT, LIMIT)
         if self.standardise:
@@ -68,7 +68,7 @@ class NetworkAttack(MembershipAttack):
                 torch.autograd.backward(_loss(network, [features[kind] for kind in rows]))
                 optimiser.step()
             if not all(len(held) for held in checked):
-                continue  # nothing picks the epoch: the last one is taken
+                continue  # no records to pick the epoch: the last one is taken
             with torch.no_grad():
                 loss = float(_loss(network, checked))
             if loss < best:
@@ -78,14 +78,14 @@ class NetworkAttack(MembershipAttack):
         return network
 
     def _split(self, rows: Tensor, random: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Rows to learn from, of which there is always one, and rows that pick the epoch."""
+        """Rows to learn from (always at least one), and rows that pick the epoch."""
         rows = rows[torch.randperm(len(rows), generator=random)]
         held = min(round(self.validation * len(rows)), len(rows) - 1)
         return rows[held:], rows[:held]
 
 
 def _loss(network: nn.Module, kinds: Sequence[Tensor]) -> Tensor:
-    """Binary cross-entropy on members and on others, each counting half."""
+    """Binary cross-entropy on members and on non-members, with equal weight."""
     inside, outside = (network(features).squeeze(1) for features in kinds)
     return (nn.functional.softplus(-inside).mean() + nn.functional.softplus(outside).mean()) / 2
 
@@ -99,7 +99,7 @@ def perceptron(widths: tuple[int, ...]) -> nn.Sequential:
 
 
 def _batches(rows: Tensor, size: int, random: torch.Generator) -> itertools.chain[Tensor]:
-    """Batches of these rows without end, in a new order each time round; what does not fill a batch sits out."""
+    """Endless batches of these rows, in a new order in each pass; rows that do not fill a batch are left out."""
 
     def round_of() -> tuple[Tensor, ...]:
         order = rows[torch.randperm(len(rows), generator=random)]

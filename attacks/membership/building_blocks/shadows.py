@@ -1,15 +1,15 @@
-"""A pool of shadow models, trained once and kept: what each gives on every record, and who was in it.
+"""A pool of shadow models, trained once and cached: the outputs of each on every record, and the records it learned.
 
-Models 2i and 2i+1 learn complementary halves of one universe, so with an even number every record of it is in exactly
-half of the models. Each is a whole federation under the target's defense (`federation.shadow`), read as the target is
-read. The universe is the auxiliary images (offline), or those with the candidates and the attacker's own
-records (online: the attacker knows which records are asked about, not the answer).
+Models 2i and 2i+1 learn complementary halves of one universe, so with an even number of models every record of it is
+in exactly half of them. Each model is a whole federation under the target's defense (`federation.shadow`), and it is
+read as the target is read. The universe is the auxiliary images (offline), or these together with the candidates and
+the attacker's own records (online: the attacker knows which records are candidates, but not the answer).
 
-Kept under `.cache/shadows/<key>/`, one file a model. The key is the digest of all that decides a model and its outputs:
-settings, defense, threat, records, our source files, torch's version. So a pool is shared by all attacks on one
-target, a killed one continues where it stopped, a larger one takes over the models of a smaller one, and none is
-ever that of another configuration. Processes that need the same pool at the same time share the work: each model is
-trained by whoever holds its lock. Nothing is ever removed: `make clean-cache` does.
+The cache is `.cache/shadows/<key>/`, with one file per model. The key is the digest of everything that determines a
+model and its outputs: settings, defense, threat, records, our source files, torch's version. So all attacks on one
+target share a pool, an interrupted pool continues where it stopped, a larger pool reuses the models of a smaller one,
+and a pool of another configuration is never used. Processes that need the same pool at the same time share the work:
+the process that holds a model's lock trains it. Nothing is removed automatically; use `make clean-cache`.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ from leakboard.federation.task import Task
 
 FOLDER = cache_folder() / "shadows"
 FINAL = "final"
-#: when a model is looked at
+#: the moments at which a model is evaluated
 MOMENTS = (*get_args(Moment), FINAL)
-#: seconds between two looks at models that other processes are training
+#: seconds between two checks for models that other processes are training
 PAUSE = 0.2
 Precision = Literal["float32", "bfloat16"]
 
 
 @dataclass(frozen=True)
 class Signals:
-    """What one model, or N of them, gives on A records.
+    """The outputs of one model, or of N models, on A records.
 
-    By moment (`final`, and the observed rounds `first`, `middle`, `last` where the view has a model): `logits`
-    (..., A, classes) and `norms` (..., A), the Euclidean norm of the last layer's input (none where the network does
-    not end in a linear layer).
+    By moment (`final`, and the observed rounds `first`, `middle`, `last` if the view has a model): `logits`
+    (..., A, classes) and `norms` (..., A), the Euclidean norm of the last layer's input (empty if the network does not
+    end in a linear layer).
     """
 
     logits: dict[str, Tensor]
@@ -71,7 +71,7 @@ class Signals:
         return self.logits[FINAL]
 
     def of(self, models: int | Tensor) -> Signals:
-        """One of N models, or some of them."""
+        """The signals of one of the N models, or of some of them."""
         logits = {moment: value[models] for moment, value in self.logits.items()}
         return Signals(logits, {moment: value[models] for moment, value in self.norms.items()})
 
@@ -83,9 +83,10 @@ class Signals:
 
 @dataclass(frozen=True)
 class ShadowPool:
-    """N shadow models on A records: candidates first, then the attacker's own, then the auxiliary ones.
+    """N shadow models on A records: candidates first, then the attacker's own records, then the auxiliary ones.
 
-    `member` (N, A): which records each model learned; the candidates' and own columns are False in an offline pool.
+    `member` (N, A) says which records each model learned. In an offline pool the columns of the candidates and of the
+    attacker's own records are False.
     """
 
     records: LabelledImages
@@ -106,14 +107,14 @@ class ShadowPool:
         return slice(0, len(self.records)) if self.online else self.auxiliary
 
     def without_pair(self, index: int) -> Tensor:
-        """Indices of the models outside the pair of that model: the twin knows the other half, which tells all."""
+        """Indices of the models outside that model's pair: its twin learned the other half and would reveal all."""
         return torch.tensor([i for i in range(len(self)) if i // 2 != index // 2], dtype=torch.int64)
 
 
 def moments_of(knowledge: Knowledge, observed: tuple[Moment, ...] | None = None) -> dict[str, Parameters]:
-    """The models of a view's honest reading: at its observed rounds, and `final`, the last that it holds.
+    """The models of a view's honest reading: at its observed rounds, and `final`, the last one that it holds.
 
-    In a short run one round may be both middle and last: `observed` says by which names rounds go.
+    In a short run one round may be both middle and last; `observed` says which names to use.
     """
     observe = ObservedRounds(rounds=_observed(knowledge) if observed is None else observed)
     names = {index: str(moment) for index, moment in observe.indices(knowledge.public.total_rounds).items()}
@@ -131,7 +132,7 @@ def moments_of(knowledge: Knowledge, observed: tuple[Moment, ...] | None = None)
 
 
 def read_signals(knowledge: Knowledge, records: LabelledImages, observed: tuple[Moment, ...] | None = None) -> Signals:
-    """What the models of a view give on these records, in float32 (kept and fresh ones are the same numbers)."""
+    """The outputs of a view's models on these records, in float32 (cached and new ones are the same numbers)."""
     logits: dict[str, Tensor] = {}
     norms: dict[str, Tensor] = {}
     for moment, model in moments_of(knowledge, observed).items():
@@ -145,30 +146,30 @@ def read_signals(knowledge: Knowledge, records: LabelledImages, observed: tuple[
 
 
 class ShadowAttack(MembershipAttack):
-    """Base of attacks that compare the target with shadow models: fetch the pool, then judge."""
+    """Base of attacks that compare the target with shadow models: get the pool, then score."""
 
     precision: Precision = Field(
-        "float32", description="in which shadows train; bfloat16 pays where the processor computes in it"
+        "float32", description="precision of shadow training; bfloat16 pays off if the processor supports it"
     )
 
     @property
     @abstractmethod
     def needed(self) -> int:
-        """How many shadow models."""
+        """How many shadow models the attack needs."""
 
     @property
     def online(self) -> bool:
-        """Whether the shadows also learn halves of the candidates."""
+        """Whether each shadow also learns half of the candidates."""
         return False
 
     def infer(self, knowledge: Knowledge, task: MembershipTask) -> MembershipAnswer:
-        """Train or fetch the shadows, read the target on the same records, judge the candidates."""
+        """Train or load the shadows, read the target on the same records, score the candidates."""
         pool = shadow_pool(knowledge, task.candidates, self.needed, online=self.online, precision=self.precision)
         return self.judge(knowledge.task, pool, read_signals(knowledge, pool.records), knowledge.seed)
 
     @abstractmethod
     def judge(self, task: Task, pool: ShadowPool, target: Signals, seed: int) -> MembershipAnswer:
-        """Score and decide the pool's candidates, by what the target gives on the pool's records."""
+        """Score and decide the pool's candidates from the target's signals on the pool's records."""
 
 
 def shadow_pool(
@@ -180,10 +181,10 @@ def shadow_pool(
     precision: Precision = "float32",
     folder: Path | None = None,
 ) -> ShadowPool:
-    """The first `count` shadow models against this target, from `folder` as far as they are there.
+    """The first `count` shadow models against this target; those that `folder` already holds are loaded.
 
-    Models that another process is training at this moment are left to it and fetched when they are done. Where the
-    attack's time would run out, the pool ends early with whole pairs, and its flags say so.
+    Models that another process is training are left to it and loaded when they are done. If the attack's time would run
+    out, the pool ends early with whole pairs, and its flags say so.
     """
     own = own_records(knowledge)
     sizes = len(candidates), 0 if own is None else len(own), len(knowledge.auxiliary)
@@ -195,7 +196,7 @@ def shadow_pool(
     waiting, busy, slowest = deque(range(count)), 0, 0.0
     while waiting:
         paired = [index for index in made if index ^ 1 in made]
-        # half a pair is worth finishing, but not waiting for
+        # finish a pair that is half done, but do not wait for it
         needed = 2 * slowest if len(paired) == len(made) else 0.0
         if paired and knowledge.time_left() < needed:
             made = {index: made[index] for index in paired}
@@ -229,33 +230,33 @@ def train_shadows(
     precision: Precision = "float32",
     folder: Path | None = None,
 ) -> ShadowPool:
-    """`shadow_pool`, filled by so many processes of one thread each.
+    """`shadow_pool`, filled by `workers` processes with one thread each.
 
-    Not for a cell, whose attack has one process and one thread and is charged for its own time only: for filling the
-    pool beforehand.
+    This is for filling the pool beforehand, not for a cell: the attack of a cell has one process and one thread, and is
+    charged only for its own time.
     """
     asked = partial(
         shadow_pool, knowledge, candidates, count, online=online, precision=precision, folder=folder or FOLDER
     )
-    # no executor: that would unpickle what its processes send, and the defense under attack runs in them
+    # no executor: it would unpickle what its processes send, and these processes run the defense under attack
     processes = [multiprocessing.get_context("spawn").Process(target=_fill, args=(asked,)) for _ in range(workers)]
     for process in processes:
         process.start()
     for process in processes:
         process.join()
     if any(process.exitcode for process in processes):
-        raise RuntimeError("a process that trained shadow models failed: its own traceback says why")
+        raise RuntimeError("a process that trained shadow models failed: see its own traceback")
     return asked()
 
 
 def _fill(asked: Callable[[], ShadowPool]) -> None:
-    """In a process of its own: what is kept on the disk is the result."""
+    """Run in its own process; the result is what it writes to the cache."""
     torch.set_num_threads(1)
     asked()
 
 
 def halves(pool: ShadowPool, key: str, index: int) -> Tensor:
-    """Which records (A,) model `index` learns: one half of the universe; models 2i and 2i+1 differ in all of it."""
+    """Which records (A,) model `index` learns: one half of the universe. Model 2i+1 learns the complement of 2i."""
     universe = torch.arange(len(pool.records))[pool.universe]
     generator = torch.Generator().manual_seed(derive_seed(key, "halves", index // 2))
     order = universe[torch.randperm(len(universe), generator=generator)]
@@ -268,7 +269,7 @@ def halves(pool: ShadowPool, key: str, index: int) -> Tensor:
 def _model(
     knowledge: Knowledge, pool: ShadowPool, index: int, key: str, precision: Precision, folder: Path
 ) -> tuple[Tensor, Signals] | None:
-    """Membership and signals of one model: kept, or trained and then kept; None while another process trains it."""
+    """Membership and signals of one model: cached, or trained and cached; None while another process trains it."""
     member = halves(pool, key, index)
     file = folder / f"{index}.safetensors"
     classes = knowledge.public.classes
@@ -278,7 +279,7 @@ def _model(
     with locked(file.with_suffix(".lock")) as free:
         if not free:
             return None
-        signals = _load(file, member, classes)  # perhaps it was finished in between
+        signals = _load(file, member, classes)  # another process may have finished it in the meantime
         if signals is None:
             signals = _trained(knowledge, pool, member, derive_seed(key, "shadow", index), precision)
             _keep(file, member, signals)
@@ -286,7 +287,7 @@ def _model(
 
 
 def _trained(knowledge: Knowledge, pool: ShadowPool, member: Tensor, seed: int, precision: Precision) -> Signals:
-    """What a model that learned these records gives on all of them."""
+    """The signals of a model that learned these records, on all records of the pool."""
     observed = _observed(knowledge)
     data = pool.records.select(member.nonzero().squeeze(1))
     observe = ObservedRounds(rounds=observed, targets=1)
@@ -296,14 +297,14 @@ def _trained(knowledge: Knowledge, pool: ShadowPool, member: Tensor, seed: int, 
 
 
 def _observed(knowledge: Knowledge) -> tuple[Moment, ...]:
-    """The observed rounds that the target's view holds something of: a shadow is watched in the same."""
+    """The observed rounds of which the target's view holds something; a shadow is observed in the same rounds."""
     names = ObservedRounds().indices(knowledge.public.total_rounds)
     rounds = {o.context.round for o in knowledge.view.of_kind("train")}
     return tuple(moment for index, moment in names.items() if index in rounds)
 
 
 def _key(knowledge: Knowledge, pool: ShadowPool, precision: Precision) -> str:
-    """The digest of all that decides the models and what is kept of them. Not the attack's seed: pools are shared."""
+    """The digest of everything that determines the models. The attack's seed is no part of it: pools are shared."""
     defense = knowledge.defense
     defense_file = sys.modules[type(defense).__module__].__file__
     assert defense_file is not None
@@ -325,7 +326,7 @@ def _key(knowledge: Knowledge, pool: ShadowPool, precision: Precision) -> str:
 
 
 def _load(file: Path, member: Tensor, classes: int) -> Signals | None:
-    """What was kept of a model; None where the file is missing, not whole, of other halves or of another form."""
+    """The cached signals of a model; None if the file is missing, incomplete, of other halves or of another form."""
     records = len(member)
     tensors = kept_tensors(file, records * (1 + len(MOMENTS) * (classes + 1) * torch.float32.itemsize))
     if tensors is None:
@@ -347,7 +348,7 @@ def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _keep(file: Path, member: Tensor, signals: Signals) -> None:
-    """Keep a model's signals beside which records it learned."""
+    """Cache a model's signals together with the records that it learned."""
     tensors = {"member": member.to(torch.uint8)}
     tensors |= {f"logits/{moment}": value for moment, value in signals.logits.items()}
     tensors |= {f"norms/{moment}": value for moment, value in signals.norms.items()}
@@ -355,7 +356,7 @@ def _keep(file: Path, member: Tensor, signals: Signals) -> None:
 
 
 def _stacked(signals: Sequence[Signals]) -> Signals:
-    """One object for N models, with the moments that all of them have (a client may sit out an observed round)."""
+    """One object for N models, with the moments that all of them have (a client may miss an observed round)."""
     common = [moment for moment in signals[0].logits if all(moment in s.logits for s in signals)]
     return Signals(
         {moment: torch.stack([s.logits[moment] for s in signals]) for moment in common},

@@ -1,4 +1,4 @@
-"""What membership attacks read off a model, and thresholds that never see an evaluated record."""
+"""What membership attacks compute from a model, and thresholds that never use an evaluated record."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from leakboard.datasets.base import LabelledImages
 from leakboard.federation.payload import Parameters
 from leakboard.federation.task import Task
 
-#: what stands in for a loss that is not a number
+#: replaces a loss that is not finite
 HUGE = 3e38
 
 
 def losses(task: Task, model: Parameters, data: LabelledImages) -> Tensor:
-    """The training loss (N,) of every record by itself; non-finite ones become the largest float."""
+    """The training loss (N,) of each record; non-finite ones become the largest float."""
     return losses_of(task, task.predict(model, data.images), data.labels)
 
 
@@ -32,12 +32,12 @@ def losses_of(task: Task, logits: Tensor, labels: Tensor) -> Tensor:
 def confidence_logit(task: Task, logits: Tensor, labels: Tensor) -> Tensor:
     """The logit phi (..., N) of the confidence p = exp(-loss), in float64: phi = log(p / (1 - p)).
 
-    Cross-entropy: p is the softmax at the label, and phi = z_y - log sum_{j != y} exp(z_j), as Carlini et al.
-    2022 compute it. Half squared error on one-hot: exp(-loss) is the label's likelihood under outputs with
-    unit normal noise, relative to its largest value, so the same definition gives phi = -loss - log(1 - exp(-loss)):
-    about -log(loss) where the fit is good and -loss where it is bad. That makes it nearly normal over models, which the
-    attack assumes: over 16 shadows of an overfitted digits network the skewness was 0.07 and 0.12 (two seeds), where
-    that of -loss was -0.8; offline AUCs were .857 and .899 against .819 and .839 (margin z_y - max z_j: .780, .831).
+    Cross-entropy: p is the softmax at the label, and phi = z_y - log sum_{j != y} exp(z_j), as in Carlini et al.
+    2022. Half squared error on one-hot: exp(-loss) is the label's likelihood under outputs with unit normal noise,
+    relative to its largest value. The same definition then gives phi = -loss - log(1 - exp(-loss)): about -log(loss)
+    for a good fit and -loss for a bad one. That makes it nearly normal over models, which the attack assumes. Over 16
+    shadows of an overfitted digits network the skewness was 0.07 and 0.12 (two seeds), while that of -loss was -0.8.
+    Offline AUCs were .857 and .899 against .819 and .839 (margin z_y - max z_j: .780, .831).
     """
     z = torch.nan_to_num(logits.double(), nan=0.0, posinf=1e30, neginf=-1e30)
     if task.public.training.loss == "ce":
@@ -54,10 +54,10 @@ def log_confidence(task: Task, logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def probabilities(task: Task, logits: Tensor) -> Tensor:
-    """Class probabilities (..., classes) in float64 that outputs stand for.
+    """Class probabilities (..., classes) in float64 that the outputs represent.
 
     Cross-entropy: softmax. Squared error on one-hot: its minimiser is the conditional probability itself, so the
-    outputs are taken as they are, cut to [0, 1] and divided by their sum (uniform where all are 0).
+    outputs are clipped to [0, 1] and divided by their sum (uniform if all are 0).
     """
     z = torch.nan_to_num(logits.double(), nan=0.0, posinf=1e30, neginf=-1e30)
     if task.public.training.loss == "ce":
@@ -67,7 +67,7 @@ def probabilities(task: Task, logits: Tensor) -> Tensor:
 
 
 def last_linear(task: Task) -> nn.Linear:
-    """The linear layer that gives the logits; `Unsupported` where the network does not end in one."""
+    """The linear layer that computes the logits; raises `Unsupported` if the network does not end in one."""
     found = [layer for layer in task.skeleton().modules() if isinstance(layer, nn.Linear)]
     if not found or found[-1].out_features != task.public.classes:
         raise Unsupported("the network does not end in a linear layer, so it has no last-layer gradient in closed form")
@@ -91,30 +91,31 @@ def outputs_and_features(task: Task, model: Parameters, images: Tensor, batch: i
 
 
 def output_errors(task: Task, logits: Tensor, labels: Tensor) -> Tensor:
-    """e (N, classes): the gradient of every record's own loss by its logits.
+    """e (N, classes): the gradient of each record's loss with respect to its logits.
 
-    softmax(z) - onehot for cross-entropy, z - onehot for half squared error. The gradient of the loss by the
-    last layer's weight is then e h^T with the layer's input h, and by its bias e.
+    softmax(z) - onehot for cross-entropy, z - onehot for half squared error. The gradient with respect to the last
+    layer's weight is then e h^T with the layer's input h, and with respect to its bias it is e.
     """
     target = nn.functional.one_hot(labels, logits.shape[1]).to(logits)
     return (logits.softmax(1) if task.public.training.loss == "ce" else logits) - target
 
 
 def own_records(knowledge: Knowledge) -> LabelledImages | None:
-    """The records that the attacking parties hold themselves: members whose membership they know."""
+    """The records that the attacking parties hold themselves: they know that these are members."""
     held = list(knowledge.view.holdings.values())
     return joined(*held) if held else None
 
 
 def joined(*parts: LabelledImages) -> LabelledImages:
-    """Several sets of records, one after the other."""
+    """Concatenate several sets of records."""
     return LabelledImages(torch.cat([p.images for p in parts]), torch.cat([p.labels for p in parts]))
 
 
 def best_threshold(member_scores: Tensor, other_scores: Tensor) -> float:
     """The threshold t with the best balanced accuracy of "score >= t is a member" on known records.
 
-    Midway between neighbouring scores; among equals the middle one, so that it does not cling to one record.
+    The threshold is midway between neighbouring scores. If several are equally good, the middle one is taken, so that
+    it does not depend on a single record.
 
     >>> best_threshold(torch.tensor([3.0, 4.0]), torch.tensor([0.0, 1.0]))
     2.0

@@ -1,7 +1,7 @@
 """Every model of a pool is the target in turn, with the others as its references.
 
-In complementary halves each record is in half of the models, so N models are N targets with as many members as
-others, at the price of N trainings rather than N times N.
+With complementary halves each record is in half of the models. So N models give N targets with as many members as
+non-members, at the cost of N trainings instead of N times N.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from leakboard.attacks.membership.building_blocks.shadows import ShadowPool, Sig
 
 @dataclass(frozen=True)
 class Turn:
-    """One model as the target: the pool of the others, what the target gives on its records, and the truth.
+    """One model as the target: the pool of the others, the target's signals on its records, and the truth.
 
-    `truth` (candidates,) is not for the attack. `told` are the records whose membership the attacker knows: in the pool
-    its members stand as the attacker's own records, the others as auxiliary images.
+    `truth` (candidates,) is hidden from the attack. `told` are the records whose membership the attacker knows. In the
+    pool the members among them are the attacker's own records, and the others are auxiliary images.
     """
 
     index: int
@@ -32,9 +32,9 @@ class Turn:
 
 
 def turns(pool: ShadowPool, told: Tensor) -> Iterator[Turn]:
-    """A turn for each model of a pool of whole pairs; `told` (A,) says which records the attacker knows about.
+    """One turn per model of a pool of whole pairs; `told` (A,) says which records the attacker knows about.
 
-    The target's twin is no reference: it learned exactly what the target did not, and would tell all.
+    The target's twin is not a reference: it learned exactly what the target did not, which would reveal everything.
     """
     if len(pool) % 2 or not torch.equal(pool.member[::2], ~pool.member[1::2]):
         raise ValueError("turns need models in pairs that learned complementary halves of all records")

@@ -1,18 +1,18 @@
 """What a client sees of a step through two perturbations, and each record's own part of it in the same coordinates.
 
-Under model perturbation a client knows the models before and after a step but for a positive rescaling of hidden units,
-and r: it knows their canonical forms C (`defenses.perturbation.canonical`, `building_blocks.stripping`). The
-true weights are
+Under model perturbation a client knows the models before and after a step up to r and a positive rescaling of hidden
+units. In other words, it knows their canonical forms C (`defenses.perturbation.canonical`,
+`building_blocks.stripping`). The true weights are
 
     W_ij = C_ij n_i / n_j       (n_i > 0 is the scale of unit i; 1 for inputs and outputs)
 
-so with G the gradient at C the true one is g, and a small step of rate eta moves the canonical form by
+With G the gradient at C, the true gradient is g, and a small step of rate eta moves the canonical form by
 
     C' - C = -eta J(g),    g_ij = G_ij n_j / n_i,    J: the derivative of the canonical form at W, a linear map.
 
-A wrong r adds a multiple of one known row u to each row of C's last layer; orthogonal to u and u' that layer is seen
-exactly too (P below, the other layers stay as they are). What is secret is one number a hidden unit, and r. Both are
-fitted: the gradient of records that the client has stands in for the gradient of all records.
+A wrong r adds a multiple of one known row u to each row of C's last layer. Orthogonal to u and u' that layer is
+therefore seen exactly too (P below; the other layers stay unchanged). One number per hidden unit and r remain secret.
+Both are fitted, with the gradient of the client's records in the role of the gradient of all records.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class SeenStep:
         return f"{self.expanded.wiring.last.name}.weight"
 
     def cleaned(self, step: Parameters) -> Parameters:
-        """P: the step less what r can have done to it, whatever r was. Linear, symmetric."""
+        """P: the step without everything that r can have contributed, for any r. Linear, symmetric."""
         return {**step, self.last: step[self.last] - (step[self.last] @ self.basis) @ self.basis.T}
 
     def form(self, model: Parameters) -> Parameters:
@@ -68,7 +68,7 @@ class SeenStep:
 
 
 def seen_step(before: Received, after: Received, expanded: Expanded, public: Public) -> SeenStep:
-    """The step between two models as received, less weight decay, which is public: P(-(C' - C) / eta - decay J(W))."""
+    """The step between two received models without the public weight decay: P(-(C' - C) / eta - decay J(W))."""
     last = f"{expanded.wiring.last.name}.weight"
     r = torch.zeros(public.classes, dtype=torch.float64)
     plain = [strip(got, r, expanded) for got in (before, after)]
@@ -88,7 +88,7 @@ def seen_step(before: Received, after: Received, expanded: Expanded, public: Pub
 
 
 def first_scales(wiring: Wiring) -> list[Tensor]:
-    """n (channels,) of every activation by torch's initialisation: n_i^2 = 1/3 of the mean n_j^2, summed over feeds."""
+    """n (channels,) of each activation at torch's initialisation: n_i^2 = 1/3 of the mean n_j^2, summed over feeds."""
     found: list[Tensor] = []
     for relu, channels in enumerate(wiring.channels):
         sources = [weight.source for weight in wiring.weights if weight.target == relu]
@@ -98,7 +98,7 @@ def first_scales(wiring: Wiring) -> list[Tensor]:
 
 
 def tied(scales: list[Tensor], wiring: Wiring) -> list[Tensor]:
-    """The same, but units behind an identity shortcut have the scale of its source, as in canonical forms."""
+    """The same scales, but units behind an identity shortcut have the scale of its source, as in canonical forms."""
     found = list(scales)
     for skip in sorted(wiring.skips, key=lambda skip: skip.target):
         found[skip.target] = found[skip.source]
@@ -120,20 +120,20 @@ def ratios(form: Parameters, wiring: Wiring, scales: list[Tensor]) -> Parameters
 
 
 def drawn_model(form: Parameters, wiring: Wiring) -> Parameters:
-    """The model of this canonical form with scales as torch's initialisation has them."""
+    """The model of this canonical form with the scales of torch's initialisation."""
     ratio = ratios(form, wiring, first_scales(wiring))
     return {name: value * ratio[name] for name, value in form.items()}
 
 
-# --- the gradient of the client's records, whatever r is -------------------------------------------
+# --- the gradient of the client's records, for any r ------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Reference:
-    """G of a mean over records at a canonical form, as a function of how wrong r is.
+    """G of a mean over records at a canonical form, as a function of the error of r.
 
-    Half squared error is quadratic in r and has no terms that mix classes, so with errors d_k along fixed directions
-    G(d) = G + sum_k (d_k linear_k + d_k^2 square_k), exactly. `shifts` (K, classes, features) are what d_k = 1 adds to
+    Half squared error is quadratic in r and has no terms that mix classes. So with errors d_k along fixed directions
+    G(d) = G + sum_k (d_k linear_k + d_k^2 square_k), exactly. `shifts` (K, classes, features) is what d_k = 1 adds to
     the form's last layer.
     """
 
@@ -157,7 +157,7 @@ def reference(
 ) -> Reference:
     """The mean gradient of records with weights (N,) (clipping), around the model stripped of r (classes,).
 
-    In V2 r can be wrong along r^a alone, in V1 in every class. d = 1 is what changes outputs by about 1.
+    In V2 r can be wrong only along r^a, in V1 in every class. d = 1 changes outputs by about 1.
     """
     last, task = seen.last, task_of(public)
     form = seen.form(strip(before, r, seen.expanded))
@@ -182,20 +182,20 @@ def reference(
 
 @dataclass(frozen=True)
 class Fit:
-    """A model with fitted scales (and r, where asked), and the share of the seen step that it does not explain."""
+    """A model with fitted scales (and r, if requested), and the share of the seen step that it does not explain."""
 
     model: Parameters
     misfit: float
 
 
 def fitted(seen: SeenStep, known: Reference, pull: float, *, free_r: bool) -> Fit:
-    """The model whose visible step along the reference gradient is most like the one seen.
+    """The model whose visible step along the reference gradient fits the observed step best.
 
         min over n, k > 0, d of   mean over layers ||seen - k P J(G(d) n_j / n_i)||^2 / ||seen||^2
                                   + pull sum over activations mean (log n / n0)^2
 
-    by L-BFGS on logarithms; n0 is from torch's initialisation. k is there because momentum, and models that fit their
-    members, make a step longer or shorter than the reference. d stays 0 without `free_r`.
+    The solver is L-BFGS on logarithms; n0 is from torch's initialisation. k is needed because momentum, and models that
+    fit their members, make a step longer or shorter than the reference. Without `free_r`, d stays 0.
     """
     wiring, network = seen.expanded.wiring, seen.expanded.plain
     start = first_scales(wiring)
@@ -231,9 +231,9 @@ def fitted(seen: SeenStep, known: Reference, pull: float, *, free_r: bool) -> Fi
 
 
 def visible_loss(task: Task, model: Parameters, seen: SeenStep) -> Loss:
-    """A record's loss as a function of x, in the seen step's shapes, whose gradient at x = 0 is P J(g), g the record's.
+    """A record's loss as a function of x, in the seen step's shapes. Its gradient at x = 0 is P J(g), g the record's.
 
-    loss(W + (P J)^T x) has the gradient P J g by x, and P is symmetric.
+    The gradient of loss(W + (P J)^T x) with respect to x is P J g, and P is symmetric.
     """
 
     def loss(x: Parameters, image: Tensor, target: Tensor) -> Tensor:

@@ -1,9 +1,9 @@
-"""Taking a batch's gradient of a linear layer apart into its records, where a ReLU made one factor sparse.
+"""Separating a batch's gradient of a linear layer into its records, if a ReLU made one factor sparse.
 
 The gradient of a linear layer, or its transpose, is a sum over the batch's records, G = S X, with one column of S
-(n, B) and one row of X (B, d) for each. A ReLU leaves zeros in the columns of S: the backward signal of the first
-layer (Dimitrov et al., SPEAR: Exact Gradient Inversion of Batches in Federated Learning, NeurIPS 2024), or the
-input of the last.
+(n, B) and one row of X (B, d) per record. A ReLU leaves zeros in the columns of S. S is the backward signal of the
+first layer (Dimitrov et al., SPEAR: Exact Gradient Inversion of Batches in Federated Learning, NeurIPS 2024), or the
+input of the last layer.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from torch import Tensor
 
 #: row sets that are tried together
 CHUNK = 4096
-#: a singular value this many times above the next one is signal, the next one rounding
+#: a singular value this many times larger than the next one is signal, and the next one is rounding
 GAP = 30.0
-#: what rounding leaves of a zero is at most this many times its standard size
+#: rounding turns a zero into at most this many times its standard size
 SPREAD = 30.0
-#: how much less exact a candidate is before it is solved again
+#: how much less exact a candidate may be before it is refined
 COARSE = 10.0
-#: a unit vector that is nearer than this to a span is taken to lie in it
+#: a unit vector closer than this to a span counts as part of it
 DEPENDENT = 1e-3
 
 
 @dataclass(frozen=True)
 class Factors:
-    """G = sparse @ rows: (n, B) with many zeros, and (B, d); each record's scale is arbitrary, and so is the sign."""
+    """G = sparse @ rows: (n, B) with many zeros, and (B, d). The scale and the sign of each record are arbitrary."""
 
     sparse: Tensor
     rows: Tensor
 
 
 def has_rank(matrix: Tensor, records: int) -> bool:
-    """Whether exactly `records` singular values stand out of the rounding: no noise, no two records alike."""
+    """Whether exactly `records` singular values exceed the rounding: no noise, no two identical records."""
     if not bool(matrix.isfinite().all()):
         return False
     sizes = torch.linalg.svdvals(matrix.double())
@@ -47,12 +47,12 @@ def has_rank(matrix: Tensor, records: int) -> bool:
 def factorisations(
     matrix: Tensor, records: int, samples: int, generator: torch.Generator, stop: Callable[[], bool] = lambda: False
 ) -> Iterator[Factors]:
-    """Better and better guesses at G = S X for a matrix that `has_rank`; the caller stops at one that is consistent.
+    """Successively better guesses at G = S X for a matrix that `has_rank`; the caller stops at a consistent one.
 
-    With the singular vectors G = U V (U (n, B) orthonormal), every column of S is U q for some q. B - 1 rows of U that
-    all meet zeros of column b have the null vector q_b. So: draw B - 1 rows, take the null vector q, keep it when U q
-    has more zeros than it was given, solve q again from all of its zeros. The B sparsest independent ones are S.
-    A record with half of its entries zero is met by one draw in 2^(B - 1).
+    With the singular vectors G = U V (U (n, B) orthonormal), every column of S is U q for some q. B - 1 rows of U at
+    zeros of column b have the null vector q_b. So the search draws B - 1 rows, takes their null vector q, keeps it if
+    U q has more zeros than the draw implies, and solves for q again from all of its zeros. The B sparsest independent
+    vectors give S. If half of a record's entries are zero, one draw in 2^(B - 1) finds it.
     """
     left, sizes, right = torch.linalg.svd(matrix.double(), full_matrices=False)
     basis, within = left[:, :records], sizes[:records, None] * right[:records]
@@ -60,7 +60,7 @@ def factorisations(
         yield Factors(basis, within)
         return
     tolerance = SPREAD * _rounding(sizes, records) / float(sizes[records - 1]) / len(basis) ** 0.5
-    alive = basis[basis.norm(dim=1) > tolerance]  # a row that no record touches is zero for every q
+    alive = basis[basis.norm(dim=1) > tolerance]  # a row that belongs to no record is zero for every q
     if len(alive) < records:
         return
     chosen, count = basis.new_empty(0, records), -1
@@ -68,14 +68,14 @@ def factorisations(
         if stop():
             return
         # the sparsest independent set of a union is among the sparsest independent sets of its parts (a matroid)
-        # (elimination loses digits, so the first look is coarse; each is then solved again from all of its zeros)
+        # (elimination loses digits, so the first pass is coarse; each vector is then refined from all of its zeros)
         pool = torch.cat([chosen, _sparsest(_null_vectors(alive, generator), alive, COARSE * tolerance)])
         chosen = _sparsest(pool, alive, tolerance)
         zeros = int(((chosen @ alive.T).abs() < tolerance).sum())
         if len(chosen) < records or zeros == count:
             continue
         count = zeros
-        mixing = chosen.T  # (B, B), one column a record
+        mixing = chosen.T  # (B, B), one column per record
         sparse = basis @ mixing
         sparse[sparse.abs() < tolerance] = 0
         yield Factors(sparse, torch.linalg.solve(mixing, within))
@@ -86,8 +86,8 @@ def oriented(
 ) -> tuple[Factors, float]:
     """Factors of a first layer's gradient with inputs of length one (without a bias) or of true size.
 
-    Where the backward signal is not zero, the neuron is active: W x + b > 0. That fixes the sign and checks the
-    factors: the second value is the least share of a record's active neurons that agree.
+    If the backward signal is not zero, the neuron is active: W x + b > 0. That fixes the sign and checks the
+    factors: the second value is the smallest share of a record's active neurons that agree.
     """
     sparse, rows = factors.sparse, factors.rows
     if bias_gradient is not None:
@@ -107,7 +107,7 @@ def oriented(
 
 
 def _rounding(sizes: Tensor, records: int) -> float:
-    """The size of a singular value that is nothing but rounding: the next one, at least float32's own."""
+    """The size of a singular value that is only rounding: the next one, but at least that of float32."""
     float32 = float(sizes[0]) * 1e-8
     return max(float(sizes[records]), float32) if records < len(sizes) else 10 * float32
 
@@ -125,10 +125,10 @@ def _null_vectors(basis: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _sparsest(vectors: Tensor, basis: Tensor, tolerance: float) -> Tensor:
-    """Those (K, B) of the vectors (N, B) that make most zeros, greedily, each outside the span of those before it."""
+    """The vectors (K, B) among (N, B) with the most zeros, greedily, each outside the span of the earlier ones."""
     records = basis.shape[1]
     zeros = ((vectors @ basis.T).abs() < tolerance).sum(1)
-    vectors, zeros = vectors[zeros > records], zeros[zeros > records]  # B - 1 zeros come with any vector
+    vectors, zeros = vectors[zeros > records], zeros[zeros > records]  # any vector has B - 1 zeros
     chosen = span = vectors.new_empty(0, records)
     while len(vectors) and len(chosen) < records:
         best = zeros.argmax()
@@ -144,6 +144,6 @@ def _sparsest(vectors: Tensor, basis: Tensor, tolerance: float) -> Tensor:
 
 
 def _null(rows: Tensor) -> Tensor:
-    """The unit vector that comes nearest to being orthogonal to all rows."""
+    """The unit vector that is closest to being orthogonal to all rows."""
     vector: Tensor = torch.linalg.eigh(rows.T @ rows).eigenvectors[:, 0]
     return vector

@@ -1,6 +1,6 @@
-"""The descent of the pixel attacks: signed Adam on matching cost and total variation, the best iterate kept.
+"""The descent of the pixel attacks: signed Adam on matching cost and total variation; the best iterate is kept.
 
-Where the cost is another one in each iteration (a random part of it), the last iterate is kept instead.
+If the cost changes in each iteration (a random part of it is used), the last iterate is kept instead.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from torch import Tensor
 from leakboard.attacks.base import Knowledge
 from leakboard.attacks.reconstruction.matching.gradients import SignedAdam, Slopes, total_variation
 
-#: iterations' worth of time that is kept back before a deadline, for the last costs and the way home
+#: time kept in reserve before a deadline, in iterations, for the last costs and for returning the answer
 RESERVE = 3
 
 
 @dataclass
 class Best:
-    """The best candidates so far (P, M, C, H, W) by the objective (P,), their costs (P,), and the iterations made."""
+    """The best candidates so far (P, M, C, H, W) by the objective (P,), their costs (P,), and the iterations done."""
 
     images: Tensor
     objective: Tensor
@@ -28,14 +28,14 @@ class Best:
     iterations: int = 0
 
     def offer(self, images: Tensor, objective: Tensor, costs: Tensor, *, last: bool = False) -> None:
-        """Keep each candidate that is better than its best (`last`: in any case); one that is no number never is."""
+        """Keep each candidate that improves on its best (`last`: every finite one); NaN is never kept."""
         better = objective.isfinite() if last else objective < self.objective
         self.objective = torch.where(better, objective, self.objective)
         self.costs = torch.where(better, costs, self.costs)
         self.images = torch.where(better.view(-1, 1, 1, 1, 1), images, self.images)
 
     def of_restarts(self, restarts: int) -> tuple[Tensor, Tensor]:
-        """Of the restarts the one with the least cost: images (P, M, C, H, W) and costs (P,)."""
+        """The restart with the smallest cost for each problem: images (P, M, C, H, W) and costs (P,)."""
         costs = self.costs.view(restarts, -1)
         winner = costs.argmin(0)
         every = torch.arange(len(winner), device=winner.device)
@@ -53,7 +53,7 @@ class Descent:
     last: bool = False
 
     def __call__(self, knowledge: Knowledge, matcher: Slopes, x: Tensor) -> Best:
-        """The best candidates (restarts * P, M, C, H, W) on the way from `x`, until the iterations or the time end."""
+        """The best candidates (restarts * P, M, C, H, W) found from `x`, until the iterations or the time run out."""
         unknown = torch.full(x.shape[:1], torch.inf, device=x.device)
         best = Best(x.clone(), unknown, torch.ones_like(unknown))  # cost 1: nothing in common
         optimiser = SignedAdam(x, self.learning_rate, self.iterations)

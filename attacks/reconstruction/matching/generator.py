@@ -1,15 +1,15 @@
-"""The attacker's generator: learns from the auxiliary images what images look like; never sees a member.
+"""The attacker's generator: it learns from the auxiliary images what images look like, and never sees a member.
 
 It is the decoder of Generative Latent Optimisation (Bojanowski et al., ICML 2018): every auxiliary image i gets a
 code z_i on a sphere, and codes and decoder G are fitted together,
 
     min_{G, z}  mean_i || G(z_i) - x_i ||^2,    ||z_i|| = sqrt(dim)
 
-Not a GAN, as the paper's: with some hundred to a few thousand images and minutes on one core those are known to be
-brittle (none was tried here), while this is plain regression. An inversion needs a generator whose range comes
-near images that it has not seen, more than one that samples well. By that measure (the best PSNR over z of 32 held-out
-CIFAR-10 images, after 20 epochs on 1,968, one run each) a spherical autoencoder came to 21.8 dB, this to 21.4 and
-a VAE to 20.9; this is the simplest, having no encoder.
+It is not a GAN, unlike the paper's. With a few hundred to a few thousand images and minutes on one core, GANs are
+known to be brittle (none was tried here), while this is plain regression. An inversion needs a generator that can
+come close to images that it has not seen, more than one that samples well. By that measure (the best PSNR over z of
+32 held-out CIFAR-10 images, after 20 epochs on 1,968, one run each) a spherical autoencoder reached 21.8 dB, this one
+21.4 and a VAE 20.9. This one is the simplest, because it has no encoder.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from leakboard.core.seeds import derive_seed, digest_of
 from leakboard.federation.payload import raw_bytes
 
 FOLDER = cache_folder() / "generators"
-#: read on import, so that a file edited later does not pass for the code that runs
+#: computed at import, so that a later edit of the file does not change the digest of the running code
 SOURCE = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
-#: the first feature is so many times smaller than the image
+#: the first feature is smaller than the image by this factor
 REDUCTION = 8
-#: of the leaky ReLU below 0
+#: slope of the leaky ReLU below 0
 SLOPE = 0.2
 
 
@@ -50,14 +50,14 @@ class GeneratorSettings:
     seed: int
     batch: int = 32
     learning_rate: float = 2e-3
-    #: the codes move faster than the weights: each is seen once an epoch
+    #: the codes move faster than the weights, because each code is used once per epoch
     code_rate: float = 2e-2
 
 
 class Generator(nn.Module):
     """z (N, dim) -> f1 (N, 8w, s/8, s/8) -> f2 (N, 4w, s/4, s/4) -> f3 (N, 2w, s/2, s/2) -> f4 (N, w, s, s) -> image.
 
-    Each arrow is a block: twice as large (nearest), 3x3 convolution, leaky ReLU; the image is (N, C, s, s) in (0, 1).
+    Each arrow is a block: upsampling by 2 (nearest), 3x3 convolution, leaky ReLU. The image is (N, C, s, s) in (0, 1).
     `w` is the width. Points of the search are numbered 0 for z and i for f_i.
     """
 
@@ -78,17 +78,17 @@ class Generator(nn.Module):
 
     @property
     def layers(self) -> int:
-        """How many features lie between z and the image."""
+        """The number of features between z and the image."""
         return len(self.blocks) - 1
 
     def image(self, point: Tensor, layer: int = 0) -> Tensor:
-        """The image that a point of this layer becomes."""
+        """The image of a point of this layer."""
         for block in self.blocks[layer:]:
             point = block(point)
         return point
 
     def next_feature(self, point: Tensor, layer: int) -> Tensor:
-        """The point of layer `layer + 1` that a point of this layer becomes."""
+        """The point of layer `layer + 1` that follows from a point of this layer."""
         return cast(Tensor, self.blocks[layer](point))
 
     def forward(self, z: Tensor) -> Tensor:
@@ -101,7 +101,7 @@ def _twice_as_large(inputs: int, outputs: int) -> nn.Module:
 
 
 def on_sphere(z: Tensor) -> Tensor:
-    """The nearest point to each z (..., dim) on the sphere of radius sqrt(dim), near which normal draws lie.
+    """The nearest point to each z (..., dim) on the sphere of radius sqrt(dim), where normal draws concentrate.
 
     >>> on_sphere(torch.tensor([[3.0, 4.0]])).square().sum().round().item()
     2.0
@@ -112,8 +112,9 @@ def on_sphere(z: Tensor) -> Tensor:
 def untrained_generator(shape: tuple[int, int, int], settings: GeneratorSettings) -> Generator:
     """A generator with random weights from the settings' seed; frozen.
 
-    Drawn as by He et al. (2015), which keeps features at one size from block to block. With torch's own draw
-    they shrink, and a short search on digits (untrained convnet, six auxiliary victims) ended at 9.7 dB, not at 30.8.
+    Weights are drawn as in He et al. (2015), which keeps features at the same size from block to block. With torch's
+    own draw they shrink, and a short search on digits (untrained convnet, six auxiliary victims) ended at 9.7 dB
+    instead of 30.8.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
@@ -130,12 +131,12 @@ def trained_generator(
     seconds: float = math.inf,
     folder: Path | None = None,
 ) -> tuple[Generator, bool]:
-    """The generator for these auxiliary images (N, C, H, W), and whether its training came to its end.
+    """The generator for these auxiliary images (N, C, H, W), and whether its training was completed.
 
-    It is the one kept in `folder`, or a new one that is then kept. The file's name is the digest of images, settings,
-    this file and torch's version, so it is never an older generator; a file that is not whole counts as none.
-    Training that takes longer than `seconds` stops, and what it made is not kept. Always trained
-    on the CPU: one result for all devices.
+    It is loaded from `folder` or trained and then saved there. The file's name is the digest of images, settings, this
+    file and torch's version, so an older generator is never used. An incomplete file is ignored. Training that takes
+    longer than `seconds` stops, and its result is not saved. Training always runs on the CPU, so that all devices get
+    the same result.
     """
     channels, height, width = images.shape[1:]
     with torch.random.fork_rng(devices=[]):
@@ -157,7 +158,7 @@ def _key(images: Tensor, settings: GeneratorSettings) -> str:
 
 
 def _load_into(generator: Generator, file: Path) -> bool:
-    """Take the weights from a file; False, and nothing changed, where it is missing or not whole."""
+    """Load the weights from a file; False, without any change, if the file is missing or incomplete."""
     state = generator.state_dict()
     tensors = kept_tensors(file, sum(tensor.nbytes for tensor in state.values()))
     expected = {name: (tensor.shape, tensor.dtype) for name, tensor in state.items()}
@@ -174,7 +175,7 @@ def _train(
     progress: Callable[[str], None],
     deadline: float,
 ) -> bool:
-    """Fit codes and weights together (Adam, one-cycle learning rate); whether the time was enough."""
+    """Fit codes and weights together (Adam, one-cycle learning rate); returns whether there was enough time."""
     random = torch.Generator().manual_seed(derive_seed(settings.seed, "generator", "training"))
     codes = on_sphere(torch.randn(len(images), settings.latent, generator=random)).requires_grad_()
     rates = [settings.learning_rate, settings.code_rate]

@@ -17,12 +17,12 @@ from leakboard.attacks.reconstruction.matching.traced import recording
 from leakboard.federation.payload import Parameters
 from leakboard.federation.task import Task
 
-#: candidate images whose gradients are held in memory at once (one problem at least)
+#: number of candidate images whose gradients are held in memory at once (at least one problem)
 IMAGES_AT_ONCE = 16
 
 
 class Slopes(Protocol):
-    """What a descent on images needs: a cost for each problem, and where it falls."""
+    """What a descent on images needs: a cost for each problem, and its gradient."""
 
     def slopes(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Costs (P,) and their gradients in the images (P, M, C, H, W)."""
@@ -30,14 +30,14 @@ class Slopes(Protocol):
 
 
 class Matcher:
-    """Cosine costs of candidate images against the observed gradients, all problems at once.
+    """Cosine costs of candidate images against the observed gradients, for all problems at once.
 
-    Four ways to the same gradients (tests/attacks/test_matching.py): one problem alone by plain automatic
-    differentiation, which is recorded; many on one model (or with linear layers of their own) by `grouped_gradients`;
-    many on models of their own, or through layers that cannot be grouped, by vmap; batch norm, whose statistics vmap
-    cannot write, one after the other. `imitations`, one a problem, do to the gradients what a defense did (adaptive
-    attacks). Labels are classes (P, M) or targets (P, M, outputs). With a `size`, the cost has
-    size * log(||g(x)|| / ||g||)^2 as well, since a cosine sees no scale.
+    Four methods give the same gradients (tests/attacks/test_matching.py). A single problem uses plain automatic
+    differentiation, which is recorded. Many problems on one model (or with different linear layers) use
+    `grouped_gradients`. Many problems on different models, or with layers that cannot be grouped, use vmap. With batch
+    norm, whose statistics vmap cannot write, problems are computed one after the other. `imitations`, one per problem,
+    apply to the gradients what a defense did (adaptive attacks). Labels are classes (P, M) or targets (P, M, outputs).
+    With a `size`, the cost also has size * log(||g(x)|| / ||g||)^2, because a cosine does not see the scale.
     """
 
     def __init__(
@@ -64,11 +64,11 @@ class Matcher:
         self.targets = [part.contiguous() for part in unit.to(device, dtype).repeat(restarts, 1).split(sizes, 1)]
         self.imitations = imitations * restarts if imitations is not None else (None,) * (restarts * len(problems))
         needed = {i.parts if i is not None else 1 for i in self.imitations}
-        #: gradients a problem: one for all its images, or one for each of so many equal parts of them
+        #: gradients per problem: one for all its images, or one for each of this many equal parts of them
         self.parts = needed.pop() if len(needed) == 1 else labels.shape[1]
         first = problems[0].model
         others = [p.model for p in problems if p.model is not first]
-        #: the tensors that are not the same in all problems: they come as stacks (P, *shape)
+        #: the tensors that differ between problems; they are stacks (P, *shape)
         self.own = frozenset(n for n in first if any(not torch.equal(m[n], first[n]) for m in others))
         models = [p.model for p in problems] * restarts
         self.models: Parameters = {
@@ -82,16 +82,16 @@ class Matcher:
 
     @property
     def shared(self) -> bool:
-        """Whether all problems are on one model."""
+        """Whether all problems use one model."""
         return not self.own
 
     def _models(self, part: slice | int) -> Parameters:
-        """The models of some problems, stacks cut down to them."""
+        """The models of some problems, with stacks restricted to them."""
         return {name: t[part] if name in self.own else t for name, t in self.models.items()}
 
     def costs(self, images: Tensor) -> Tensor:
         """1 - cosine (P,) for candidate images (P, M, C, H, W) in [0, 1]; differentiable in the images."""
-        with torch.enable_grad():  # the parameters' gradients are needed in any case
+        with torch.enable_grad():  # the gradients of the parameters are always needed
             found = self._costs(images, slice(None))
         return found if torch.is_grad_enabled() and images.requires_grad else found.detach()
 
@@ -103,7 +103,7 @@ class Matcher:
         for start in range(0, len(images), size):
             part = slice(start, start + size)
             cost, slope = self._alone(images) if len(images) == 1 else self._slopes(images[part], part)
-            # a candidate without any gradient has no slope: it stays, and does not become no number
+            # a candidate without any gradient has no slope: it stays where it is and does not become NaN
             slopes.append(slope.nan_to_num(0, 0, 0))
             costs.append(cost)
         return torch.cat(costs), torch.cat(slopes)
@@ -114,7 +114,7 @@ class Matcher:
         return cost.detach(), torch.autograd.grad(cost.sum(), candidates)[0]
 
     def _alone(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """The same for a single problem, recorded where its cost is the mere cosine and no statistics are kept."""
+        """The same for a single problem; recorded if the cost is only the cosine and there are no buffers."""
         other = type(self) is not Matcher or self.size or self.imitations[0] is not None
         if other or self.task.buffer_names:
             return self._slopes(images, slice(None))
@@ -131,7 +131,7 @@ class Matcher:
 
     @cached_property
     def _weights(self) -> list[Tensor]:
-        """The first problem's parameters, laid out for convolutions."""
+        """The first problem's parameters, in the memory layout for convolutions."""
         model = self._models(0)
         return [self.task.arranged(model[name]) for name in self.task.parameter_names]
 
@@ -148,7 +148,7 @@ class Matcher:
         return torch.add(costs, scale)
 
     def _imitated(self, gradients: list[Tensor], imitations: tuple[Imitation | None, ...]) -> list[Tensor]:
-        """Each problem's gradient (P, *shape), from those of its parts (P * parts, *shape)."""
+        """Each problem's gradient (P, *shape), from the gradients of its parts (P * parts, *shape)."""
         names, plain = self.task.parameter_names, Imitation(1, 1, None, None)
         pieces = zip(*(torch.split(g, self.parts) for g in gradients), strict=True)
         rows = [
@@ -158,7 +158,7 @@ class Matcher:
         return [torch.cat([row[name] for row in rows]) for name in names]
 
     def _gradients(self, images: Tensor, part: slice) -> list[Tensor]:
-        """Parameter gradients of every problem's parts, each (P * parts, *shape of the parameter)."""
+        """Parameter gradients of each problem's parts, each (P * parts, *shape of the parameter)."""
         labels, names = self.labels[part], self.task.parameter_names
         if self.parts > 1:
             images, labels = (t.reshape(len(t) * self.parts, -1, *t.shape[2:]) for t in (images, labels))
@@ -199,7 +199,7 @@ class Matcher:
         models = self._models(slice(0, 2))
         try:
             ours = grouped_gradients(self.task, models, images, labels, self.own)
-        except (RuntimeError, TypeError, IndexError):  # the network uses its weights in another way
+        except (RuntimeError, TypeError, IndexError):  # the network uses its weights differently
             return False
         weights = {name: models[name] for name in self.task.parameter_names}
         pairs = zip(ours, self._mapped(weights, images, labels), strict=True)
@@ -207,11 +207,11 @@ class Matcher:
 
 
 class _Misfit(torch.autograd.Function):
-    """1 - <g, t> / ||g|| of gradients in pieces (P, n_i) against unit targets in pieces, without a copy of either."""
+    """1 - <g, t> / ||g|| of gradients in pieces (P, n_i) against unit targets in pieces, without copying either."""
 
     @staticmethod
     def forward(ctx: Any, targets: list[Tensor], *pieces: Tensor) -> Tensor:
-        """Costs (P,); 1 where there is no gradient."""
+        """Costs (P,); 1 if there is no gradient."""
         dots = torch.stack([torch.linalg.vecdot(g, t) for g, t in zip(pieces, targets, strict=True)])
         squares = torch.stack([torch.linalg.vecdot(g, g) for g in pieces])
         ctx.dot, ctx.norm = dots.double().sum(0), squares.double().sum(0).sqrt()
@@ -223,7 +223,7 @@ class _Misfit(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, along: Tensor) -> Any:
-        """dot g / ||g||^3 - t / ||g||; nothing where there is no gradient."""
+        """dot g / ||g||^3 - t / ||g||; 0 if there is no gradient."""
         inverse = torch.where(ctx.norm > 0, 1 / ctx.norm, 0)
         of_target = (-along * inverse).to(along)[:, None]
         of_piece = (along * ctx.dot * inverse**3).to(along)[:, None]
@@ -250,7 +250,7 @@ def _cast(value: Tensor, dtype: torch.dtype) -> Tensor:
 def starting_points(knowledge: Knowledge, problems: tuple[Inversion, ...], restarts: int) -> Tensor:
     """Noise (restarts * P, M, C, H, W) around mid-grey, in image units.
 
-    Each problem's follows from the attack's seed and its own gradient, not from what else is attacked beside it.
+    The noise of each problem depends on the attack's seed and the problem's own gradient, not on other problems.
     """
     found = []
     for problem in problems:
@@ -268,7 +268,7 @@ class SignedAdam:
         self.learning_rate, self.steps, self.taken = learning_rate, steps, 0
 
     def step(self, x: Tensor, direction: Tensor) -> Tensor:
-        """The next point."""
+        """Take one step from `x`; returns the next point."""
         decay = 0.1 ** sum(self.taken >= self.steps * part / 8 for part in (3, 5, 7))
         self.taken += 1
         sign = direction.sign()

@@ -1,9 +1,9 @@
-"""Gradients of many problems on one model at once: shared weights, one gradient of them a problem.
+"""Gradients of many problems on one model at once: shared weights, one gradient per problem.
 
 Every weight becomes a stack (P, *shape) of equal copies that share memory, so that automatic differentiation gives one
-gradient a problem. Convolutions run once over all problems' images with the one weight; what differs by problem (the
-weights' gradients, and the pass back through them) runs as convolutions in P groups. benchmarks/inversion.py has
-what that brings.
+gradient per problem. Convolutions run once over the images of all problems with the single weight. What differs
+between problems (the gradients of the weights, and the pass back through them) runs as convolutions in P groups.
+benchmarks/inversion.py measures the speed-up.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ How = tuple[Pair, Pair, Pair]
 
 
 def can_group(network: nn.Module) -> bool:
-    """Whether all parameters are those of plain convolutions and linear layers, and nothing is kept in buffers."""
+    """Whether all parameters belong to plain convolutions and linear layers, and there are no buffers."""
     owners = [m for m in network.modules() if any(True for _ in m.parameters(recurse=False))]
     return not any(True for _ in network.buffers()) and all(
         type(m) is nn.Linear
@@ -43,7 +43,7 @@ def grouped_gradients(
     """Gradients (P, *shape) of each problem's mean loss, differentiable once in the images.
 
     Images (P, M, C, H, W) in [0, 1], targets (P, M, outputs). Needs `can_group`. The tensors named in `own` are stacks
-    (P, *shape), one a problem; a convolution's weight cannot be among them.
+    (P, *shape), one per problem; a convolution's weight cannot be among them.
     """
     records = images.shape[1]
 
@@ -56,7 +56,7 @@ def grouped_gradients(
 def grouped_slopes(
     task: Task, model: Parameters, images: Tensor, loss: Callable[[Tensor], Tensor], own: Collection[str] = ()
 ) -> list[Tensor]:
-    """The same for any loss: outputs (P * M, outputs) to a number, the sum over the problems."""
+    """The same for any loss, which maps outputs (P * M, outputs) to a number, the sum over the problems."""
     problems = len(images)
     stacks = {
         n: (model[n] if n in own else model[n].expand(problems, *model[n].shape)).detach().requires_grad_()
@@ -68,7 +68,7 @@ def grouped_slopes(
 
 
 class _PerProblem(TorchFunctionMode):
-    """Within it, convolutions and linear layers take stacks of weights (P, *shape)."""
+    """Inside this mode, convolutions and linear layers accept stacks of weights (P, *shape)."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is conv2d and args[1].ndim == 5:
@@ -95,7 +95,7 @@ def _convolve(
 
 
 class _Convolution(torch.autograd.Function):
-    """A convolution with one weight, whose gradient in the weight is one a problem."""
+    """A convolution with one weight that has one gradient of the weight per problem."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, stack: Tensor, how: How) -> Tensor:
@@ -106,7 +106,7 @@ class _Convolution(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> Any:
-        """Under create_graph both gradients; the second pass needs none of the weights'."""
+        """Both gradients under create_graph; the second pass does not need that of the weights."""
         x, stack = ctx.saved_tensors
         if not torch.is_grad_enabled():
             return _to_input(x, stack[0], slope, ctx.how), None, None
@@ -114,7 +114,7 @@ class _Convolution(torch.autograd.Function):
 
 
 class _Slopes(torch.autograd.Function):
-    """The two gradients of a convolution: in its input, and in its weight, one a problem."""
+    """The two gradients of a convolution: of its input, and of its weight (one per problem)."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, slope: Tensor, stack: Tensor, how: How) -> tuple[Tensor, Tensor]:
@@ -130,7 +130,7 @@ class _Slopes(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, along_x: Tensor, along_stack: Tensor) -> Any:
-        """Both gradients are linear in the slope, and the weight's in x: pass back through these."""
+        """Both gradients are linear in the slope, and the weight's is linear in x: pass back through these."""
         wide, wide_slope, stack = ctx.saved_tensors
         problems, weights = len(stack), along_stack.flatten(0, 1)
         to_x = _to_input(wide, weights, wide_slope, ctx.how, problems)
@@ -145,19 +145,19 @@ def _forward(x: Tensor, weight: Tensor, how: How, groups: int = 1) -> Tensor:
 
 
 def _to_input(x: Tensor, weight: Tensor, slope: Tensor, how: How, groups: int = 1) -> Tensor:
-    """The gradient of a convolution in its input x; only its shape counts."""
+    """The gradient of a convolution with respect to its input x, of which only the shape matters."""
     found: Tensor = _backward(slope, x, weight, None, *how, False, (0, 0), groups, (True, False, False))[0]
     return found
 
 
 def _to_weight(x: Tensor, weight: Tensor, slope: Tensor, how: How, groups: int) -> Tensor:
-    """The gradient of a convolution in its weight; only its shape counts."""
+    """The gradient of a convolution with respect to its weight, of which only the shape matters."""
     found: Tensor = _backward(slope, x, weight, None, *how, False, (0, 0), groups, (False, True, False))[1]
     return found
 
 
 def _side_by_side(x: Tensor, problems: int) -> Tensor:
-    """(P * M, C, H, W) to (M, P * C, H, W): the problems as groups of channels; no copy where M = 1."""
+    """(P * M, C, H, W) to (M, P * C, H, W): the problems as groups of channels; no copy if M = 1."""
     shape = x.shape[1:]
     return x.reshape(problems, -1, *shape).transpose(0, 1).reshape(-1, problems * shape[0], *shape[1:])
 

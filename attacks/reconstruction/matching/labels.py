@@ -17,11 +17,11 @@ from leakboard.datasets.base import LabelledImages
 from leakboard.federation.payload import Parameters
 from leakboard.federation.task import Task
 
-#: row sets that are drawn to take a batch apart
+#: the number of row sets that are drawn to separate a batch
 SAMPLES = 40_000
-#: squared error of the one-hot vector below which a record is what it seems
+#: squared error of the one-hot vector below which a label counts as consistent
 CONSISTENT = 1e-3
-#: auxiliary images that are looked at, and numbers (directions of features times classes) that are kept of each
+#: number of auxiliary images used, and of values (directions of features times classes) kept per image
 AUXILIARY, NUMBERS = 1000, 200
 
 
@@ -31,7 +31,7 @@ def last_layer(task: Task) -> str:
 
 
 def labels_of(knowledge: Knowledge, problem: Inversion, *, auxiliary: bool = True) -> Tensor:
-    """The labels (M,) of a problem: those that the cell grants, else recovered, with auxiliary images or without."""
+    """The labels (M,) of a problem: granted by the cell, otherwise recovered, optionally with auxiliary images."""
     if problem.labels is not None:
         return problem.labels
     images, gradient = knowledge.auxiliary if auxiliary else None, problem.gradient
@@ -41,20 +41,21 @@ def labels_of(knowledge: Knowledge, problem: Inversion, *, auxiliary: bool = Tru
 def recover_labels(
     task: Task, model: Parameters, gradient: Parameters, records: int, auxiliary: LabelledImages | None = None
 ) -> Tensor:
-    """Labels (records,), sorted, of the batch behind a mean gradient taken on `model`.
+    """Labels (records,), sorted, of the batch whose mean gradient was taken on `model`.
 
-    The first of these that applies:
+    The first of these methods that applies is used:
 
-    1. One record: exact. Under cross-entropy e is negative at the label alone, so the label has the least row sum
-       (Zhao et al. 2020, iDLG); under 1/2 ||.||^2 see `_by_consistency`.
-    2. At most as many records as classes, and no noise: G is taken apart into its records, whose features a ReLU
-       made sparse (`_disaggregation`), and each is solved as in 1. Exact, or found to be inconsistent and not used.
-    3. With auxiliary images: the counts whose expected gradient is nearest; see `_by_regression`. An estimate.
-    4. Each record pushes the row of its class down by about 1/records of the mean feature: take the least row sum,
-       give that row back one record's share, repeat (after Geng et al. 2021). An estimate, for untrained models.
+    1. One record: exact. Under cross-entropy e is negative only at the label, so the label has the smallest row sum
+       (Zhao et al. 2020, iDLG). Under 1/2 ||.||^2 see `_by_consistency`.
+    2. At most as many records as classes, and no noise: G is separated into its records, whose features a ReLU made
+       sparse (`closed_form.disaggregation`), and each is solved as in 1. Exact, or found to be inconsistent and not
+       used.
+    3. With auxiliary images: the counts with the nearest expected gradient; see `_by_regression`. An estimate.
+    4. Each record lowers the row of its class by about 1/records of the mean feature: take the smallest row sum, give
+       that row back the share of one record, repeat (after Geng et al. 2021). An estimate, for untrained models.
     """
     weight = last_layer(task)
-    # a diverged model sends no numbers; any label will do then, but the attack must go on
+    # the gradient of a diverged model is not finite; any label will do then, but the attack must continue
     layer = _LastLayer(
         task.public.training.loss == "mse",
         model[weight].double(),
@@ -81,18 +82,18 @@ class _LastLayer:
     gradient: Tensor
 
     def label_of(self, part: Tensor) -> tuple[Tensor, bool]:
-        """The label of the one record whose e h^T (classes, features) is given, and whether it is beyond doubt."""
+        """The label of the single record whose e h^T (classes, features) is given, and whether it is certain."""
         if self.mse:
             return self._by_consistency(part)
         least, second = part.sum(1).topk(2, largest=False).values
         return part.sum(1).argmin(), bool(least < 0) and bool(second > 0.05 * least)
 
     def _by_consistency(self, part: Tensor) -> tuple[Tensor, bool]:
-        """Under 1/2 ||.||^2, by what the known layer must have computed.
+        """The label under 1/2 ||.||^2, from what the known layer must have computed.
 
-        e h^T = s v u^T gives h = t u and e = (s / t) v up to one number t > 0. Since
-        e = W h + b - onehot(y), the right label and t solve t W u + b - (s / t) v = onehot(y): classes
-        equations for one unknown. The label with the least squared error over t wins. Exact without noise.
+        e h^T = s v u^T gives h = t u and e = (s / t) v up to one number t > 0. Because e = W h + b - onehot(y), the
+        right label and t solve t W u + b - (s / t) v = onehot(y): one equation per class for one unknown. The label
+        with the smallest squared error over t is taken. Exact without noise.
         """
         left, sizes, right = torch.linalg.svd(part, full_matrices=False)
         v, s, u = left[:, 0], sizes[0], right[0]
@@ -100,7 +101,7 @@ class _LastLayer:
             u, v = -u, -v
         logits = self.weight @ u
         offset = self.bias.double() if self.bias is not None else torch.zeros_like(logits)
-        # a log-fine grid for t around the size at which both sides are of order one
+        # a logarithmic grid for t around the size at which both sides are of order one
         centre = (1 + s) / logits.norm().clamp(min=1e-12)
         t = centre * torch.logspace(-6, 6, 20_001, dtype=torch.float64)
         residue = t[:, None] * logits + offset - (s / t)[:, None] * v
@@ -110,7 +111,7 @@ class _LastLayer:
 
 
 def _taken_apart(layer: _LastLayer, records: int) -> Tensor | None:
-    """All labels from the records that the gradient is made of, or None where any of them is in doubt."""
+    """All labels from the records in the gradient, or None if any of them is uncertain."""
     turned = layer.gradient.T
     if not has_rank(turned, records):
         return None
@@ -122,7 +123,7 @@ def _taken_apart(layer: _LastLayer, records: int) -> Tensor | None:
 
 
 def _labels_of(layer: _LastLayer, factors: Factors, records: int) -> Tensor | None:
-    """The labels (records,) where features are non-negative and every record is consistent."""
+    """The labels (records,) if features are non-negative and every record is consistent; otherwise None."""
     labels = []
     for features, residual in zip(factors.sparse.T, factors.rows, strict=True):
         sign = torch.sign(features.sum())
@@ -138,10 +139,10 @@ def _labels_of(layer: _LastLayer, factors: Factors, records: int) -> Tensor | No
 def _by_regression(task: Task, model: Parameters, gradient: Tensor, records: int, auxiliary: LabelledImages) -> Tensor:
     """The label counts n_c whose expected gradient sum_c n_c / B E[e h^T | c] is nearest to the observed one.
 
-    The expectations are those of auxiliary images of class c on the known model, and so is the covariance Sigma
-    of e h^T within a class; the distance is Mahalanobis' (generalised least squares), after projecting h
-    onto the main directions of the auxiliary features. Integer counts by exchange from an even start.
-    With the class means alone this is what Wainakh et al. 2022 (LLG) do by impact and offset.
+    The expectations come from auxiliary images of class c on the known model, and so does the covariance Sigma of e h^T
+    within a class. The distance is the Mahalanobis distance (generalised least squares), after a projection of h onto
+    the main directions of the auxiliary features. Integer counts are found by exchange from an even start. With only
+    the class means this is the method of Wainakh et al. 2022 (LLG) by impact and offset.
     """
     means, spread, directions = _expected(task, model, auxiliary)
     observed = (gradient @ directions).flatten()
@@ -156,10 +157,10 @@ def _by_regression(task: Task, model: Parameters, gradient: Tensor, records: int
 
 
 def exchanged(quadratic: Tensor, linear: Tensor, counts: Tensor) -> Tensor:
-    """Whole counts n (classes,) of records with the least n^T Q n - 2 l . n, by moving one record at a time."""
+    """Integer counts n (classes,) of records that minimise n^T Q n - 2 l . n, by moving one record at a time."""
     counts, classes = counts.clone(), len(counts)
     negligible = 1e-9 * float(quadratic.diagonal().max())  # rounding must not move records in circles
-    # moving one record from class i to class j: the curve of the cost, and (below) its change
+    # moving one record from class i to class j: the curvature of the cost, and (below) its change
     curve = quadratic.diagonal()[:, None] + quadratic.diagonal() - 2 * quadratic
     while True:
         slope = quadratic @ counts - linear  # half the derivative
@@ -173,7 +174,7 @@ def exchanged(quadratic: Tensor, linear: Tensor, counts: Tensor) -> Tensor:
 
 
 def _expected(task: Task, model: Parameters, auxiliary: LabelledImages) -> tuple[Tensor, Tensor, Tensor]:
-    """Of e h^T projected: class means (classes, d), covariance within a class (d, d), and the projection of h."""
+    """Of the projected e h^T: class means (classes, d), covariance within a class (d, d), and the projection of h."""
     data = auxiliary.select(torch.arange(min(AUXILIARY, len(auxiliary))))
     features, logits = _features(task, model, data.images)
     classes = task.public.classes
@@ -187,20 +188,20 @@ def _expected(task: Task, model: Parameters, auxiliary: LabelledImages) -> tuple
         mine = data.labels == label
         if bool(mine.any()):
             means.append(parts[mine].mean(0))
-        else:  # a class that the attacker has no image of: anybody's features, that label
+        else:  # the attacker has no image of this class: use the features of all images with this label
             other = guess - torch.eye(classes, dtype=torch.float64)[label]
             means.append((other[:, :, None] * short[:, None, :]).flatten(1).mean(0))
     stacked = torch.stack(means)
     centred = parts - stacked[data.labels]
     spread = centred.T @ centred / len(centred)
-    # so few images do not pin so many covariances down: shrink towards the diagonal
+    # there are too few images for so many covariances: shrink towards the diagonal
     spread = 0.9 * spread + 0.1 * spread.diagonal().mean() * torch.eye(len(spread), dtype=torch.float64)
     return stacked, spread + 1e-12 * torch.eye(len(spread), dtype=torch.float64), directions
 
 
 @torch.no_grad()
 def _features(task: Task, model: Parameters, images: Tensor) -> tuple[Tensor, Tensor]:
-    """What enters the last layer (N, features) and the logits (N, classes), as in training, in float64."""
+    """The inputs of the last layer (N, features) and the logits (N, classes), as in training, in float64."""
     caught: list[Tensor] = []
     layer = task.skeleton().get_submodule(last_layer(task).removesuffix(".weight"))
     hook = layer.register_forward_pre_hook(lambda _, given: caught.append(given[0]))
@@ -213,7 +214,7 @@ def _features(task: Task, model: Parameters, images: Tensor) -> tuple[Tensor, Te
 
 
 def _by_row_sums(gradient: Tensor, records: int) -> Tensor:
-    """Labels (records,) from the row sums alone."""
+    """Labels (records,) from the row sums only."""
     sums = gradient.sum(dim=1)
     share = sums.clamp(max=0).sum() / records
     found = []

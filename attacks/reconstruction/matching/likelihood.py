@@ -1,6 +1,6 @@
-"""How likely an observed gradient is for candidate images, where the law of its noise is known.
+"""How likely an observed gradient is for candidate images, if the distribution of its noise is known.
 
-Given R the noise on value i of a recovered gradient has a known standard deviation s_i, or a known bound b_i where it
+Given R, the noise on value i of a recovered gradient has a known standard deviation s_i, or a known bound b_i if it
 is uniform. For the gradient g(x) of candidate images and the observed g:
 
     Gaussian   -2 log p = sum_i (g_i(x) - g_i)^2 / s_i^2 + const
@@ -26,16 +26,16 @@ from leakboard.federation.example_norms import CHUNK
 from leakboard.federation.payload import Parameters
 from leakboard.federation.task import Task
 
-#: relative rounding of what a float32 client sends: noise that is always there
+#: relative rounding of what a float32 client sends, which is always present as noise
 ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
 class Law:
-    """One problem's observed gradient (D,), the inverse deviations (D,) of its noise, the bounds (D,) where uniform.
+    """One problem's observed gradient (D,), the inverse deviations (D,) of its noise, and the bounds (D,) if uniform.
 
-    `transforms` are what the defense says that it does to gradients (clipping), one after the other, and `shapes` the
-    parts of a gradient by name, which they ask for.
+    `transforms` are what the defense declares that it does to gradients (clipping), in order. `shapes` are the shapes
+    of the parts of a gradient by name, which the transforms need.
     """
 
     observed: Tensor
@@ -45,7 +45,7 @@ class Law:
     shapes: Mapping[str, torch.Size] = field(default_factory=dict)
 
     def sent(self, gradients: Tensor) -> Tensor:
-        """Gradients (N, D) as a client sends them, each by itself."""
+        """Gradients (N, D) as a client sends them, each transformed separately."""
         if not self.transforms:
             return gradients
         rows = torch.split(gradients, [shape.numel() for shape in self.shapes.values()], dim=1)
@@ -55,29 +55,29 @@ class Law:
         return torch.cat([parts[name].flatten(1) for name in self.shapes], dim=1)
 
     def misfit(self, gradients: Tensor) -> Tensor:
-        """-2 log p (N,) of gradients (N, D) under Gaussian noise, less its value for a gradient of zero."""
+        """-2 log p (N,) of gradients (N, D) under Gaussian noise, minus its value for a gradient of zero."""
         scaled = gradients * self.precision
         return (scaled * (scaled - 2 * self.observed * self.precision)).sum(1)
 
     def energy(self, gradients: Tensor) -> Tensor:
-        """sum_i g_i^2 / s_i^2 (N,): how far from zero gradients are, in units of the noise."""
+        """sum_i g_i^2 / s_i^2 (N,): the size of gradients in units of the noise."""
         return (gradients * self.precision).square().sum(1)
 
     def excess(self, gradients: Tensor) -> Tensor:
-        """The penalty (N,) of gradients that are out of bounds."""
+        """The penalty (N,) of gradients outside the bounds."""
         if self.bound is None:
             return gradients.new_zeros(len(gradients))
         return ((gradients - self.observed).abs() / self.bound - 1).clamp(min=0).sum(1)
 
     def outside(self, gradients: Tensor) -> Tensor:
-        """How many values (N,) of gradients are out of bounds."""
+        """The number of values (N,) of gradients outside the bounds."""
         if self.bound is None:
             return gradients.new_zeros(len(gradients))
         return ((gradients - self.observed).abs() > self.bound).sum(1).to(gradients)
 
 
 def law_of(task: Task, problem: Inversion, noise: Noise, transforms: tuple[Transform, ...], device: str) -> Law:
-    """The law of a problem's gradient; rounding counts as noise where there is less of the other."""
+    """The law of a problem's gradient; rounding counts as noise too."""
     names = task.parameter_names
     observed = torch.nan_to_num(flat(problem.gradient.values, names), 0, 0, 0)
     rounding = ROUNDING * observed.abs() + 1e-30
@@ -96,11 +96,12 @@ def flat(values: Parameters, names: tuple[str, ...]) -> Tensor:
 
 
 class LikelihoodMatcher(Matcher):
-    """Costs of candidate images by the law of the noise, in place of the cosine; one law a problem.
+    """Costs of candidate images by the distribution of the noise instead of the cosine; one law per problem.
 
-    Gaussian: weight * misfit / energy, -weight for the truth and 0 for a gradient of zero, on average; uniform: excess
-    over the usual excess, 0 for the truth. Energy and the usual excess are those of other people's records. The weight
-    is below 1 where the noise leaves little to know (energy below `ENOUGH`): the image prior has more to say then.
+    Gaussian: weight * misfit / energy, which is on average -weight for the truth and 0 for a gradient of zero. Uniform:
+    excess over the usual excess, which is 0 for the truth. Energy and the usual excess are averages over auxiliary
+    records. The weight is below 1 if the noise leaves little information (energy below `ENOUGH`): the image prior then
+    counts more.
     """
 
     def __init__(
@@ -122,15 +123,15 @@ class LikelihoodMatcher(Matcher):
         return torch.cat([scales.cost(law, law.sent(row[None])) for law, scales, row in rows])
 
 
-#: energy of a gradient, in squared deviations of the noise, above which the data need no help of an image prior
+#: energy of a gradient, in squared deviations of the noise, above which the data need no image prior
 ENOUGH = 100.0
 
 
 @dataclass(frozen=True)
 class Scales:
-    """What the gradients of other people's records are like under a problem's law (over all its rounds), on average.
+    """Averages over the gradients of auxiliary records under a problem's law (over all its rounds).
 
-    `energy`, `excess` and values `outside` as `Law` defines them.
+    `energy`, `excess` and values `outside` are as `Law` defines them.
     """
 
     energy: float
@@ -139,7 +140,7 @@ class Scales:
 
     @property
     def informative(self) -> bool:
-        """Whether the noise leaves anything to know: an energy below 1 moves a log-likelihood by less than 1."""
+        """Whether the noise leaves any information: an energy below 1 changes a log-likelihood by less than 1."""
         return self.energy >= 1 or self.outside >= 1
 
     def cost(self, law: Law, gradients: Tensor) -> Tensor:
@@ -150,7 +151,7 @@ class Scales:
 
 
 class ImagePrior:
-    """Auxiliary images as a Gaussian: weight / (2 D) (x - mean)^T (C + floor I)^-1 (x - mean), D values an image."""
+    """Auxiliary images as a Gaussian: weight / (2 D) (x - mean)^T (C + floor I)^-1 (x - mean), D values per image."""
 
     def __init__(self, images: Tensor, weight: float, device: str, floor: float = 1e-3) -> None:
         data = images.flatten(1).to(device, torch.float64)
@@ -175,17 +176,17 @@ class Joint:
         self.matchers = matchers
 
     def slopes(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Costs (P,) and their gradients in the images, added up over the matchers."""
+        """Costs (P,) and their gradients in the images, summed over the matchers."""
         found = [matcher.slopes(images) for matcher in self.matchers]
         return torch.stack([c for c, _ in found]).sum(0), torch.stack([s for _, s in found]).sum(0)
 
 
 @dataclass(frozen=True)
 class References:
-    """Other people's records under the laws of some problems: what `Law` says of each (P, N).
+    """Auxiliary records under the laws of some problems: the values of `Law` for each record (P, N).
 
-    The log-likelihood of uniform noise is taken as minus the number of values out of bounds: infinite would leave none,
-    since no reference is the record itself.
+    The log-likelihood of uniform noise is taken as minus the number of values outside the bounds. Minus infinity would
+    leave no record, because none of them is the record itself.
     """
 
     records: LabelledImages
@@ -195,7 +196,7 @@ class References:
     outside: Tensor
 
     def plus(self, other: References) -> References:
-        """The same records, seen once more (another round)."""
+        """The same records, with another observation (another round) added."""
         return References(
             self.records,
             self.likelihood + other.likelihood,
@@ -210,7 +211,7 @@ class References:
         return tuple(Scales(*row) for row in rows)
 
     def label(self, problem: int, classes: int) -> Tensor:
-        """The likeliest label (1,) of a single record: by the mean likelihood of the records that have it."""
+        """The likeliest label (1,) of a single record, by the mean likelihood of the auxiliary records that have it."""
         found = torch.full((classes,), -torch.inf, dtype=torch.float64)
         for label in range(classes):
             own = self.likelihood[problem, self.records.labels == label]
@@ -219,13 +220,13 @@ class References:
         return found.argmax()[None]
 
     def posterior_mean(self, problem: int) -> Tensor:
-        """The mean image (C, H, W), each record weighed by how likely it makes what was seen."""
+        """The mean image (C, H, W), with each record weighted by the likelihood of the observation."""
         weights = self.likelihood[problem].softmax(0).to(self.records.images)
         return torch.einsum("n,nchw->chw", weights, self.records.images)
 
 
 def references(knowledge: Knowledge, model: Parameters, laws: tuple[Law, ...], count: int) -> References:
-    """The first `count` auxiliary records, each as a batch of its own on this model, under every law."""
+    """The first `count` auxiliary records, each as a batch of one on this model, under every law."""
     task = knowledge.task
     data = knowledge.auxiliary.select(torch.arange(min(count, len(knowledge.auxiliary))))
     weights = {name: model[name].to(knowledge.device) for name in task.parameter_names}

@@ -1,9 +1,9 @@
-"""The matching step of one problem alone as a flat list of tensor operations.
+"""The matching step of a single problem as a flat list of tensor operations.
 
-For one small image most of an iteration's time is not arithmetic but automatic differentiation's bookkeeping. So
+For one small image most of an iteration's time is not arithmetic but the bookkeeping of automatic differentiation. So
 after a few iterations the whole step (gradient, cost, its gradient in the image) is recorded once, with images,
-labels, weights and targets as its inputs, and then replayed: the same operations on the same numbers.
-benchmarks/inversion.py has what that brings.
+labels, weights and targets as its inputs. It is then replayed: the same operations on the same numbers.
+benchmarks/inversion.py measures the speed-up.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from leakboard.federation.task import Task
 
 #: a step (image (1, M, C, H, W), label probabilities, ...) to costs (1,) and slopes (1, M, C, H, W)
 Step = Callable[..., tuple[Tensor, Tensor]]
-#: steps that are made as they are before one is recorded, which costs about as much as fifty of a ResNet20
+#: steps that run normally before one is recorded, which costs about as much as fifty steps of a ResNet20
 WARM_UP = 20
 
 
 class Recorded:
-    """A step that is recorded once it has been made often enough; one that cannot be recorded stays as it is."""
+    """A step that is recorded after it has run often enough; a step that cannot be recorded stays unchanged."""
 
     def __init__(self) -> None:
         self.left = WARM_UP
         self.replay: Step | None = None
 
     def __call__(self, step: Step, inputs: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
-        """What the step makes of its inputs, all of which must be given here."""
+        """The result of the step for its inputs, which must be complete."""
         if self.replay is not None:
             with torch.no_grad():
                 return self.replay(*inputs)
@@ -50,17 +50,17 @@ def recording(task: Task, images: torch.Size, labels: torch.Size, device: torch.
 
 
 def _recorded(step: Step, inputs: tuple[Tensor, ...], expected: tuple[Tensor, Tensor]) -> Step | None:
-    """The step as a list of operations, if it then gives the very same; None for networks that decide by values."""
+    """The step as a list of operations if that gives exactly the same; None if control depends on values."""
     try:
         graph = make_fx(step)(*inputs)
         for node in list(graph.graph.nodes):
-            if node.target is torch.ops.aten.detach.default:  # means nothing without automatic differentiation
+            if node.target is torch.ops.aten.detach.default:  # has no effect without automatic differentiation
                 node.replace_all_uses_with(node.args[0])
         graph.graph.eliminate_dead_code()
         graph.recompile()
         with torch.no_grad():
             found = graph(*inputs)
-    except Exception:  # a user's network may do whatever cannot be recorded
+    except Exception:  # a user's network may do things that cannot be recorded
         return None
     same = all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
     return cast(Any, graph) if same else None

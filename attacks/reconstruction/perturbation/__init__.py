@@ -1,1 +1,1 @@
-"""Reconstruction from what model perturbation sends beside its gradient."""
+"""Reconstruction from what model perturbation sends in addition to its gradient."""

@@ -1,13 +1,13 @@
 """Phi and Psi of a batch, as gradients of one network that can be computed for any candidate images.
 
-With a = c alpha and z_d = c' (W h + b) . d as the outputs of the true network (c, c' make their last weights as long as
-the true ones), labels' values t_bd = c' onehot(y_b) . d and clipping factors k_b,
+Let a = c alpha and z_d = c' (W h + b) . d be the outputs of the true network (c, c' make their last weights as long as
+the true ones), t_bd = c' onehot(y_b) . d the values of the labels, and k_b the clipping factors. Then
 
     c^2 Phi     = grad mean_b k_b a_b^2 / 2,
     c c' Psi_u  = grad mean_b k_b a_b (z_b - t_b) . u       for any combination u of the directions d,
 
-by all layers but the last. There, both know mean_b k_b a_b h_b: the first as the gradient by the row of a, the second
-as u times that by the rows of z.
+with respect to all layers except the last. For the last layer both contain mean_b k_b a_b h_b: the first as the
+gradient of the row of a, the second as u times that of the rows of z.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from leakboard.defenses.perturbation.clean import CleanParts
 from leakboard.federation.payload import Parameters
 from leakboard.federation.task import Task
 
-#: iterations after which the clipping factors are computed again, at the images that there are by then
+#: number of iterations after which the clipping factors are recomputed at the current images
 RECOMPUTED = 10
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Candidates of P problems: images (P, M, C, H, W), labels' values t (P, M, D), clipping factors k (P, M)."""
+    """Candidates of P problems: images (P, M, C, H, W), values t of labels (P, M, D), clipping factors k (P, M)."""
 
     images: Tensor
     values: Tensor
@@ -40,7 +40,7 @@ class Batch:
 
 
 class Streams:
-    """The two gradients, Phi's and Psi_u's, of P problems: what candidates make of them, and what was seen."""
+    """The two gradients, Phi's and Psi_u's, of P problems: those of candidates, and the observed ones."""
 
     def __init__(self, task: Task, given: Sequence[CleanParts], device: str) -> None:
         self.task, self.given, self.device = task, given, device
@@ -51,11 +51,11 @@ class Streams:
             """One tensor per problem, from its parts, c and c'."""
             return self._cast(torch.stack([part(p, c, d) for p, (c, d) in zip(given, lengths, strict=True)]))
 
-        #: the tensors that are not the same in all problems, as stacks (P, *shape), and those that are
+        #: the tensors that differ between problems, as stacks (P, *shape); the others are in `shared`
         self.own: Parameters = {
             f"{self.last}.weight": stack(lambda p, c, d: torch.cat([c * p.head[None], d * p.directions @ p.weight]))
         }
-        #: c mean k alpha h and, where the last layer has a bias, c mean k alpha
+        #: c mean k alpha h and, if the last layer has a bias, c mean k alpha
         self.mixed = [stack(lambda p, c, d: c * p.features)]
         if given[0].offset is not None:
             self.own[f"{self.last}.bias"] = stack(
@@ -78,7 +78,7 @@ class Streams:
 
     @property
     def width(self) -> int:
-        """How many directions d there are."""
+        """The number of directions d."""
         return self.directions.shape[1]
 
     def values(self, labels: Tensor, problems: Tensor) -> Tensor:
@@ -95,7 +95,7 @@ class Streams:
         return pieces + [torch.cat([mean[problems], along.norm() * mean[problems]]) for mean in self.mixed]
 
     def made(self, batch: Batch, along: Tensor, problems: Tensor) -> list[Tensor]:
-        """The same (2 P, n) of candidates for these problems (P,); differentiable in the images."""
+        """The same (2 P, n) for candidates of these problems (P,); differentiable in the images."""
         count, records = batch.images.shape[:2]
         twice = torch.cat([batch.images, batch.images])
         own = {name: torch.cat([value[problems], value[problems]]) for name, value in self.own.items()}
@@ -117,7 +117,7 @@ class Streams:
         return inner + mixed
 
     def _gradients(self, images: Tensor, own: Parameters, loss: Callable[[Tensor], Tensor]) -> Parameters:
-        """Gradients (P, *shape) by all parameters, all problems at once or one after the other."""
+        """Gradients (P, *shape) of all parameters, for all problems at once or one after the other."""
         names = self.task.parameter_names
         model = {**self.shared, **own}
         if self.grouped:
@@ -132,7 +132,7 @@ class Streams:
         return {name: torch.stack(found[index :: len(names)]) for index, name in enumerate(names)}
 
     def _grouping_is_right(self) -> bool:
-        """Whether grouping agrees with one problem after the other; a user's network may mix records in its own way."""
+        """Whether grouping agrees with single problems; a user's network may mix records in its own way."""
         shade = torch.linspace(0.1, 1, 2, device=self.device).view(1, 2, 1, 1, 1)
         images = shade.expand(1, 2, *self.task.public.shape).contiguous()
         ones = torch.ones(1, 2, device=self.device)
@@ -143,7 +143,7 @@ class Streams:
         self.grouped = True
         try:
             ours = self.made(batch, along, first)
-        except (RuntimeError, TypeError, IndexError):  # the network uses its weights in another way
+        except (RuntimeError, TypeError, IndexError):  # the network uses its weights differently
             return False
         return all(
             torch.allclose(a, b, rtol=1e-3, atol=1e-3 * float(b.detach().abs().max()))
@@ -152,12 +152,12 @@ class Streams:
 
 
 class BatchMatcher:
-    """Costs of candidate batches against Phi and Psi, labels given, clipping factors computed on the way.
+    """Costs of candidate batches against Phi and Psi, for given labels; clipping factors are computed on the fly.
 
-    The cost is the mean over Phi and Psi_u of 1 - cosine + size log(||g(x)|| / ||g||)^2. V2 has one u. V1 has a
-    direction a class, of which each iteration looks at another random combination u: all of them in the long run, for
-    the price of one. The factors k_b = min(1, B / ||g_b||) follow from the candidates every `RECOMPUTED` iterations, as
-    constants.
+    The cost is the mean over Phi and Psi_u of 1 - cosine + size log(||g(x)|| / ||g||)^2. V2 has one u. V1 has one
+    direction per class, and each iteration uses another random combination u of them: all directions in the long run,
+    at the price of one. The factors k_b = min(1, B / ||g_b||) are recomputed from the candidates every `RECOMPUTED`
+    iterations, as constants.
     """
 
     def __init__(self, streams: Streams, labels: Tensor, restarts: int, size: float, seed: int) -> None:
@@ -205,20 +205,20 @@ class BatchMatcher:
 
 
 def clip_factors(task: Task, parts: CleanParts, data: LabelledImages) -> Tensor:
-    """What records (N,) are clipped by on the true model."""
+    """The factors (N,) by which records are clipped on the true model."""
     if parts.clip is None:
         return torch.ones(len(data), dtype=torch.float64)
     return (parts.clip / gradient_norms(task, parts, data)).clamp(max=1)
 
 
 def _lengths(parts: CleanParts) -> Tensor:
-    """c and c' (2,)."""
+    """The scales c and c' as one tensor (2,)."""
     true = parts.weight.norm(dim=1).mean()
     rows = (parts.directions @ parts.weight).norm(dim=1).mean()
     return torch.stack([true / parts.head.norm().clamp(min=1e-300), true / rows.clamp(min=1e-300)])
 
 
 def _offset(parts: CleanParts) -> Tensor:
-    """mean alpha (1,) where the last layer has a bias."""
+    """mean alpha (1,) if the last layer has a bias."""
     assert parts.offset is not None
     return parts.offset

@@ -1,13 +1,13 @@
-"""Labels of a batch, and images to begin with, from Psi, Phi and auxiliary records.
+"""Labels of a batch, and images to start from, from Psi, Phi and auxiliary records.
 
-The view is linear in the records: regressed on the same parts of auxiliary records (each with its own clipping factor),
-with weights >= 0, it says how much of each class there is and which auxiliary images look like the batch's. Psi
-also says it without images: by Euler's formula (`_psi`)
+The view is linear in the records. A regression on the same parts of auxiliary records (each with its own clipping
+factor), with weights >= 0, tells how much of each class there is and which auxiliary images resemble the batch. Psi
+also tells it without images: by Euler's formula (`psi`)
 
     mean_b k_b alpha_b onehot(y_b) . d  =  2 (W m) . d + (b . d) mean_b k_b alpha_b - sum parameter * Psi_d
 
-with m = mean_b k_b alpha_b h_b, summed over the weights that read the image and the hidden biases. V1 reads every class
-off, V2 has one number.
+with m = mean_b k_b alpha_b h_b, summed over the weights that read the image and the hidden biases. V1 gives this
+number for every class, V2 gives a single number.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from leakboard.attacks.reconstruction.matching.labels import exchanged
 from leakboard.attacks.reconstruction.perturbation.phi_batch import Batch, Streams, clip_factors
 from leakboard.defenses.perturbation.clean import CleanParts
 
-#: auxiliary records of the regression, and how many of them are held at once
+#: number of auxiliary records in the regression, and how many of them are held at once
 REFERENCES, CHUNK = 200, 40
-#: random combinations of V1's directions that are regressed on; values of each that are kept (sketched if more)
+#: number of random combinations of V1's directions in the regression; number of values kept of each (by a sketch)
 COMBINATIONS, WIDTH = 2, 16_384
-#: ridge, relative to an auxiliary record's own part; steps of the projected gradient method
+#: ridge, relative to an auxiliary record's own part; number of steps of the projected gradient method
 RIDGE, STEPS = 1e-2, 500
 #: standard deviation of a class's weight around its count
 SPREAD = 0.5
-#: noise on the images to begin with: two records of a class must not begin as one
+#: noise on the images to start from, so that two records of a class do not start as the same image
 NOISE = 0.05
 
 
@@ -44,7 +44,7 @@ class Guess:
 
 
 class Guesser:
-    """The guesses of all problems; what belongs to auxiliary records alone is computed once."""
+    """The guesses for all problems; what depends only on auxiliary records is computed once."""
 
     def __init__(self, knowledge: Knowledge, streams: Streams) -> None:
         self.streams, self.task = streams, knowledge.task
@@ -52,7 +52,7 @@ class Guesser:
         self.references = knowledge.auxiliary.select(some)
 
     def __call__(self, problem: int, labels: Tensor | None, random: torch.Generator, restarts: int) -> Guess:
-        """One problem's guess; `labels` (M,) where they are known."""
+        """One problem's guess; `labels` (M,) if they are known."""
         parts = self.streams.given[problem]
         factors = clip_factors(self.task, parts, self.references)
         weights = self._weights(problem, factors, random)
@@ -63,7 +63,7 @@ class Guesser:
         return Guess(labels, (images + noise).clamp(0, 1))
 
     def _weights(self, problem: int, factors: Tensor, random: torch.Generator) -> Tensor:
-        """w >= 0 (N,): the batch as a sum of auxiliary records, least squares of Phi and Psi together."""
+        """w >= 0 (N,): the batch as a sum of auxiliary records, by least squares on Phi and Psi together."""
         width, count = self.streams.width, COMBINATIONS if self.streams.width > 1 else 1
         signs = 2.0 * torch.randint(2, (count, width), generator=random) - 1
         made, seen = [], []
@@ -90,13 +90,13 @@ class Guesser:
         return found
 
     def _labels(self, parts: CleanParts, factors: Tensor, weights: Tensor) -> Tensor:
-        """The counts nearest both to the classes' weights and to Euler's sums, each in its own deviations."""
+        """The counts nearest to the weights of the classes and to Euler's sums, each in units of its own deviation."""
         classes = parts.directions.shape[1]
         shares = torch.zeros(classes, dtype=torch.float64).index_add_(0, self.references.labels, weights)
         alpha = self.task.logits(parts.with_outputs(parts.head[None]), self.references.images.double())[:, 0]
         each = factors * alpha.detach()
         sums = parts.records * label_sums(parts) / each.mean().clamp(min=1e-300)
-        # a sum of M records' k alpha, of which each is off by the deviation of auxiliary ones
+        # a sum of k alpha over M records, each with the deviation of auxiliary ones
         off = (each.std() / each.mean().clamp(min=1e-300)).nan_to_num(1.0)
         deviation = off * (parts.records * parts.directions.square().mean()).sqrt() + 1e-3
         of_shares = torch.eye(classes, dtype=torch.float64) / SPREAD**2
@@ -108,7 +108,7 @@ class Guesser:
         return torch.arange(classes).repeat_interleave(counts.long())
 
     def _begun(self, labels: Tensor, weights: Tensor) -> Tensor:
-        """For every record a mean of auxiliary images of its class, by weight; those of a class share them out."""
+        """For each record, a weighted mean of auxiliary images of its class; records of one class divide the images."""
         images = self.references.images.float()
         found = torch.empty(len(labels), *images.shape[1:])
         for label in set(labels.tolist()):
@@ -125,7 +125,7 @@ class Guesser:
 
 
 def label_sums(parts: CleanParts) -> Tensor:
-    """mean_b k_b alpha_b onehot(y_b) . d (D,), from Psi alone."""
+    """mean_b k_b alpha_b onehot(y_b) . d (D,), from Psi only."""
     scaled = [n for n in parts.psi if n in parts.inputs or n.endswith("bias")]
     summed = torch.stack([(parts.psi[n] * parts.model[n]).flatten(1).sum(1) for n in scaled]).sum(0)
     offset = parts.offset[0] * (parts.directions @ parts.bias) if parts.offset is not None else 0.0

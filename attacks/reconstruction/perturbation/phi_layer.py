@@ -1,12 +1,14 @@
 """Records from Phi in closed form, through a fully connected first layer.
 
-Phi^(1) = 1/B sum_b k_b alpha_b p_b x_b^T with p = d alpha / dz at the first layer's outputs z. One record: every row is
-a multiple of x. B records: p_b is zero where the ReLU was off, which tells them apart (`_disaggregation`). Without
-biases alpha is homogeneous in x, so the record's part v u^T of Phi^(1) (u of length one) gives x = c u / sqrt(k) with
+Phi^(1) = 1/B sum_b k_b alpha_b p_b x_b^T with p = d alpha / dz at the first layer's outputs z. For one record every
+row is a multiple of x. For B records, p_b is zero where the ReLU was off, which separates them
+(`closed_form.disaggregation`). Without biases alpha is homogeneous in x, so the record's part v u^T of Phi^(1) (u of
+length one) gives x = c u / sqrt(k) with
 
     c^2 = B <v, alpha(u) p> / ||alpha(u) p||^2,
 
-and the record's part of Psi^(1) the label and k. With biases x is v u^T over the bias's gradient, and k follows.
+and the record's part of Psi^(1) gives the label and k. With biases x is v u^T divided by the bias's gradient, and k
+follows.
 """
 
 from __future__ import annotations
@@ -26,13 +28,13 @@ from leakboard.federation.task import Task
 
 #: share of a record's active neurons that its image must really activate
 AGREEMENT = 0.99
-#: a draw meets one of B records in 2^(1 - B): beyond this many no number of draws would do
+#: a draw hits one of B records with probability 2^(1 - B): with more records no number of draws would suffice
 MOST_RECORDS = 20
 
 
 @dataclass(frozen=True)
 class Found:
-    """Images (B, C, H, W) of one problem in float64, their labels (B,), and Phi's relative error when re-computed."""
+    """Images (B, C, H, W) of one problem in float64, their labels (B,), and Phi's relative error when recomputed."""
 
     images: Tensor
     labels: Tensor
@@ -40,7 +42,7 @@ class Found:
 
 
 def has_closed_form(task: Task, parts: CleanParts) -> bool:
-    """Whether one fully connected layer reads the images, and is wide enough to tell the records apart."""
+    """Whether one fully connected layer reads the images and is wide enough to separate the records."""
     shape = parts.model[parts.inputs[0]].shape
     dense = len(parts.inputs) == 1 and len(shape) == 2 and shape[1] == math.prod(task.public.shape)
     return dense and parts.records <= min(*shape, MOST_RECORDS)
@@ -49,7 +51,7 @@ def has_closed_form(task: Task, parts: CleanParts) -> bool:
 def solve(
     knowledge: Knowledge, parts: CleanParts, samples: int, tolerance: float, random: torch.Generator
 ) -> Found | None:
-    """The records of one problem, or None where they cannot be told apart or make another Phi than was seen."""
+    """The records of one problem, or None if they cannot be separated or do not reproduce the observed Phi."""
     layer = _Layer(knowledge.task, parts)
     usable = bool(layer.gradient.isfinite().all()) and bool(layer.gradient.any())
     if not usable or not (parts.records == 1 or has_rank(layer.gradient, parts.records)):
@@ -79,11 +81,11 @@ class _Layer:
         self.std = torch.tensor(task.public.std, dtype=torch.float64).view(-1, 1, 1)
 
     def as_images(self, inputs: Tensor) -> Tensor:
-        """Images (N, C, H, W) in image units of network inputs (N, pixels)."""
+        """Network inputs (N, pixels) as images (N, C, H, W) in image units."""
         return inputs.view(-1, *self.task.public.shape) * self.std + self.mean
 
     def solved(self, factors: Factors) -> Found:
-        """Scale every record, find its label and clipping factor on the way, and see what Phi comes out."""
+        """Scale each record, find its label and clipping factor, and compare the resulting Phi."""
         # (directions, neurons, B): each record's part of Psi, as a multiple of its row of inputs
         mixed = self.parts.psi[self.name] @ torch.linalg.pinv(factors.rows)
         images, labels, shrunk = [], [], []
@@ -100,11 +102,12 @@ class _Layer:
         values, slopes = self._heads(row)
         length, one = slopes[0].square().sum().clamp(min=1e-300), torch.ones_like(values[0])
         fitted = self.parts.records * (signal @ slopes[0]) / (values[0].clamp(min=1e-300) * length)
-        # with a bias the row is the image, and k is left; without, its scale is, and values are sqrt(k) times the true
+        # with a bias the row is the image and k is unknown; without one its scale is, and values are sqrt(k) times the
+        # true
         scale = one if self.bias is not None else fitted.clamp(min=1e-300).sqrt()
         factor = one if self.bias is None else fitted.clamp(min=1e-12, max=1)
         values = scale * values
-        # mixed / records = k (alpha grad(y . d) + (e . d) grad alpha): what is left when the first is gone
+        # mixed / records = k (alpha grad(y . d) + (e . d) grad alpha): subtract the first term
         seen = self.parts.records * mixed / (scale * factor)
         errors = (seen - values[0] * slopes[1:]) @ slopes[0] / length
         known = one if self.bias is not None or self.parts.clip is None else None
@@ -114,14 +117,14 @@ class _Layer:
         return self.as_images(scale / settled.factor.sqrt() * row), settled.label, factor * settled.factor
 
     def _heads(self, row: Tensor) -> tuple[Tensor, Tensor]:
-        """alpha and y . d (1 + D,) at a network input (pixels,), and their slopes (1 + D, neurons) by z."""
+        """alpha and y . d (1 + D,) at a network input (pixels,), and their derivatives (1 + D, neurons) by z."""
         leaf = self.weight.detach().requires_grad_()
         outputs = self.task.logits({**self.model, self.name: leaf}, self.as_images(row[None]))[0]
         found = [torch.autograd.grad(value, leaf, retain_graph=True)[0] for value in outputs]
         return outputs.detach(), torch.stack(found) @ row / row.square().sum().clamp(min=1e-300)
 
     def _expected(self, row: Tensor, scale: Tensor, labels: Tensor, factors: Tensor) -> Tensor:
-        """What the oracle would clip each of the images scale * row / sqrt(factor) by."""
+        """The factors by which the oracle would clip the images scale * row / sqrt(factor)."""
         assert self.parts.clip is not None
         images = self.as_images((scale / factors.sqrt())[:, None] * row)
         return (self.parts.clip / gradient_norms(self.task, self.parts, LabelledImages(images, labels))).clamp(max=1)

@@ -18,7 +18,7 @@ from leakboard.federation.payload import Parameters
 class Matched:
     """A problem for the matcher: a network with some outputs, the gradient of its squared error, and the targets.
 
-    `targets` (B, outputs).
+    `targets` is (B, outputs).
     """
 
     problem: Inversion
@@ -28,11 +28,12 @@ class Matched:
 def record_problem(knowledge: Knowledge, parts: CleanParts) -> Matched:
     """Phi and Psi of one record, as one gradient.
 
-    Label and clipping factor k being known (`_psi`), so are alpha, h and e, hence the gradients of alpha itself
-    (from Phi) and of y . d = (Psi_d / k - (e . d) grad alpha) / alpha. Matched is a network with the outputs alpha
-    (target 0) and y . d (target onehot . d) for every direction d, all with last weights as long as the true ones: V2
-    has one d. V1 has every class, and with them the true gradient sum_c e_c grad y_c; but that alone tells little once
-    the model has learned the record (e is small, and the image stays at the level of a guess: docs/adaptive.md).
+    Once the label and the clipping factor k are known (`psi`), so are alpha, h and e. That gives the gradients of alpha
+    itself (from Phi) and of y . d = (Psi_d / k - (e . d) grad alpha) / alpha. The network to match has the outputs
+    alpha (target 0) and y . d (target onehot . d) for every direction d, all with last weights as long as the true
+    ones. V2 has one d. V1 has every class, and with them the true gradient sum_c e_c grad y_c. That gradient alone
+    tells little once the model has learned the record (e is small, and the image stays at the level of a guess:
+    docs/adaptive.md).
     """
     features = features_of(parts)
     settled = settle(
@@ -81,6 +82,6 @@ class _Unclipped:
 
 
 def _length(parts: CleanParts, rows: Tensor) -> Tensor:
-    """What makes rows (..., features) of last weights as long, on average, as the true ones are."""
+    """The factor that makes rows (..., features) of last weights as long, on average, as the true ones."""
     found: Tensor = parts.weight.norm(dim=1).mean() / rows.norm(dim=-1).mean().clamp(min=1e-300)
     return found

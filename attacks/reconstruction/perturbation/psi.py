@@ -1,13 +1,13 @@
-"""What Psi says of one record: its label, its features, and the factor by which it was clipped.
+"""What Psi reveals about one record: its label, its features, and the factor by which it was clipped.
 
-One record x with label y, alpha = q . h, e = W h + b - onehot(y), clipped by k: the view has k alpha h (and k alpha
-where the last layer has a bias), the gradient of k/2 alpha^2 and, by direction d, that of k alpha (e . d)
+Take one record x with label y, alpha = q . h, e = W h + b - onehot(y), clipped by k. The view has k alpha h (and
+k alpha if the last layer has a bias), the gradient of k/2 alpha^2 and, for each direction d, that of k alpha (e . d)
 (`defenses.perturbation.clean`). A ReLU network is homogeneous in the weights that read the image together with all
-hidden biases (Euler): summing parameter times gradient over these gives
+hidden biases (Euler). Summing parameter times gradient over these gives
 
     k alpha (2 (W h) . d + b . d - onehot(y) . d)        from Psi, and k alpha^2 = q . (k alpha h)
 
-so all but the label's entry of d is known, up to sqrt(k).
+so everything except the label's entry of d is known, up to sqrt(k).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from leakboard.defenses.perturbation.clean import CleanParts
 from leakboard.federation.example_norms import loss_norms
 from leakboard.federation.task import Task
 
-#: auxiliary images that tell how a gradient's norm follows from its last layer's
+#: number of auxiliary images that tell how a gradient's norm follows from that of its last layer
 AUXILIARY = 64
 #: clipping factors (N,) that records with labels (N,) would have if they had been clipped by factors (N,)
 Predicted = Callable[[Tensor, Tensor], Tensor]
@@ -31,7 +31,7 @@ Predicted = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Features:
-    """sqrt(k) times alpha (), h (features,) and the label's part onehot(y) . d (D,), and k where it is known."""
+    """sqrt(k) times alpha (), h (features,) and the label's part onehot(y) . d (D,), and k if it is known."""
 
     alpha: Tensor
     hidden: Tensor
@@ -41,7 +41,7 @@ class Features:
 
 @dataclass(frozen=True)
 class Settled:
-    """A record's label, its clipping factor k, and how far they are from consistent with each other."""
+    """A record's label, its clipping factor k, and how much they contradict each other."""
 
     label: Tensor
     factor: Tensor
@@ -49,7 +49,7 @@ class Settled:
 
 
 def features_of(parts: CleanParts) -> Features:
-    """What the message of one record holds."""
+    """The features that the message of one record reveals."""
     squared = (parts.head @ parts.features).clamp(min=1e-300)
     alpha = squared.sqrt()
     hidden = parts.features / alpha
@@ -68,8 +68,8 @@ def features_of(parts: CleanParts) -> Features:
 def settle(label: Tensor, directions: Tensor, factor: Tensor | None, predicted: Predicted) -> Settled:
     """The label y and the factor k with label (D,) = sqrt(k) onehot(y) . d.
 
-    V1 has one direction a class, and reads both off. V2 has one equation, which gives a k for every label; the right
-    one is that which clipping would really have chosen.
+    V1 has one direction per class and gives both directly. V2 has one equation, which gives one k per label; the right
+    one is the k that clipping would really have chosen.
     """
     every = torch.arange(directions.shape[1])
     if factor is not None:
@@ -84,7 +84,7 @@ def settle(label: Tensor, directions: Tensor, factor: Tensor | None, predicted: 
 
 
 def by_auxiliary(task: Task, parts: CleanParts, features: Features, auxiliary: LabelledImages) -> Predicted:
-    """min(1, B / ||g||) with ||g|| from the last layer's |e| |h|, in the ratio that auxiliary images have."""
+    """min(1, B / ||g||) with ||g|| from the last layer's |e| |h|, in the same ratio as for auxiliary images."""
 
     def last_norms(hidden: Tensor, labels: Tensor) -> Tensor:
         onehot = torch.nn.functional.one_hot(labels, len(parts.weight))

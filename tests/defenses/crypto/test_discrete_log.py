@@ -31,7 +31,7 @@ def test_every_value_of_a_small_range(bound: int, table_bits: int) -> None:
     logarithm = DiscreteLog(G, P, bound, table_bits)
     found = {x: logarithm.solve(pow(G, x, P)) for x in range(-bound, bound + 1)}
     assert found == {x: x for x in found}
-    # The giant steps reach beyond the bound; what they find there is refused all the same.
+    # The giant steps reach beyond the bound; what they find there is still refused.
     for x in range(bound + 1, bound + 20):
         for beyond in (x, -x):
             with pytest.raises(NotInRange):
@@ -100,7 +100,7 @@ def test_the_size_of_the_table(bound: int, bits: int) -> None:
 
 
 def test_refusals() -> None:
-    with pytest.raises(ValueError, match="not negative"):
+    with pytest.raises(ValueError, match="not be negative"):
         DiscreteLog(G, P, -1)
     with pytest.raises(ValueError, match="order of g"):
         DiscreteLog(4, 23, 6)

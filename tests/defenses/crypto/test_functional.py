@@ -173,9 +173,9 @@ def test_refusals() -> None:
     keys = keys_of(2)
     key = functional_key(keys, {0: 1, 1: 1}, "round 1", 2)
     ciphertexts = encrypted(keys, {0: [1, 2], 1: [3, 4]}, "round 1")
-    with pytest.raises(ValueError, match="slot 1 needs 2 ciphertexts, given: 0"):
+    with pytest.raises(ValueError, match="slot 1 needs 2 ciphertexts; given: 0"):
         Decryptor(BOUND, SMALL).decrypt(key, {0: ciphertexts[0]})
-    with pytest.raises(ValueError, match="slot 0 needs 2 ciphertexts, given: 1"):
+    with pytest.raises(ValueError, match="slot 0 needs 2 ciphertexts; given: 1"):
         Decryptor(BOUND, SMALL).decrypt(key, {**ciphertexts, 0: ciphertexts[0][:1]})
     with pytest.raises(ValueError, match="too small for the bound"):
         Decryptor(6, TINY)

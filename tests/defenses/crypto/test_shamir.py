@@ -139,7 +139,7 @@ def test_what_is_no_secret_is_refused() -> None:
 
 def test_refusals() -> None:
     shares = share(SECRET, 3, [1, 2, 3], stream("refusals"))
-    with pytest.raises(ValueError, match="3 shares are needed, given: 2"):
+    with pytest.raises(ValueError, match="3 shares are needed; given: 2"):
         reconstruct({1: shares[1], 2: shares[2]}, 3)
     with pytest.raises(ValueError, match="threshold"):
         reconstruct(shares, 0)

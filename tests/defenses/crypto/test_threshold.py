@@ -396,7 +396,7 @@ def works_from_end_to_end(bits: int, parties: int, threshold: int) -> None:
     assert verify(public, cheat.index, total, partials[cheat.index], proof)
     shifted = [partials[cheat.index][0] * (1 + public.n) % public.square]
     assert not verify(public, cheat.index, total, shifted, prove(public, cheat, total, shifted, draws))
-    with pytest.raises(ValueError, match="parties decrypt"):
+    with pytest.raises(ValueError, match="parties must decrypt"):
         combine(public, dict(list(partials.items())[1:]))
 
 

@@ -68,7 +68,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "no batch size": ({"observe": {"probe_batch": []}}, ("probe_batch", "a list of different ones")),
     "a batch of nothing": (
         {"observe": {"probe_batch": [0, 1]}},
-        ("observe.probe_batch", "a whole number from 1 on", "[0, 1]"),
+        ("observe.probe_batch", "a whole number of at least 1", "[0, 1]"),
     ),
     "few batches of each size": (
         {"observe": {"probe_batch": [1, 2], "targets": 4}},
