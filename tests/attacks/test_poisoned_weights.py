@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from leakboard.attacks.base import AuditAnswer, AuditAttack, AuditTask, Knowledge
+from leakboard.contract.poison import overflowing, poisoned
 from leakboard.datasets.base import LabelledImages
 from leakboard.defenses.base import Defense
 from leakboard.defenses.building_blocks.clipped import Clipped
@@ -29,7 +30,6 @@ from leakboard.federation.view import parse_threat
 from leakboard.leaderboard.cells.audit_game import Game, Trials
 from leakboard.leaderboard.ranking.intervals import rate_difference
 from leakboard.metrics.epsilon_lower import epsilon_lower
-from tests.contract.poison import overflowing, poisoned
 from tests.defenses.makings import images_of, public_of
 from tests.defenses.small import CLASSES, KEYS, SHAPE
 

@@ -13,6 +13,7 @@ from leakboard.attacks.building_blocks.imitation import imitation_of
 from leakboard.attacks.reconstruction.dlg import Dlg, _distance
 from leakboard.attacks.reconstruction.inverting_gradients import InvertingGradients
 from leakboard.attacks.reconstruction.matching.gradients import Matcher
+from leakboard.contract.worlds import make_world
 from leakboard.core import registry
 from leakboard.datasets.base import LabelledImages
 from leakboard.defenses.base import Defense, Gradient
@@ -25,7 +26,6 @@ from leakboard.federation.party import RoundContext
 from leakboard.federation.payload import Parameters
 from leakboard.federation.task import task_of
 from leakboard.federation.view import View
-from tests.contract.worlds import make_world
 from tests.defenses.makings import create, images_of, public_of
 
 EMPTY = LabelledImages(torch.empty(0, 1, 16, 16), torch.empty(0, dtype=torch.long))
