@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from leakboard.contract.checking import Broken, NotApplicable
-from leakboard.contract.poison import HUGE, overflowing, poisoned
+from leakboard.contract.poison import HUGE, overflowing, starting_from
 from leakboard.contract.worlds import World, world_of
 from leakboard.datasets.base import LabelledImages
 from leakboard.defenses.base import Defense
@@ -124,7 +124,7 @@ class Poison:
 
     def run(self, seed: int) -> Outcome:
         """The same federation with the poisoned weights; another seed draws other noise, on the same records."""
-        defense = poisoned(self.world.defense, self.model)
+        defense = starting_from(self.world.defense, self.model)
         return Federation(
             defense, self.public, self.world.shards, ObservedRounds(rounds=("first",), targets=1), seed
         ).run()
