@@ -18,7 +18,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from leakboard.attacks.building_blocks.imitation import Imitation, imitation_of
+from leakboard.attacks.building_blocks.candidate_transform import CandidateTransform, candidate_transform_of
 from leakboard.core.errors import Unsupported, UserError
 from leakboard.core.plugins import Plugin
 from leakboard.core.seeds import derive_seed, digest_of
@@ -316,11 +316,15 @@ class GradientMatching(ReconstructionAttack):
         """Whether the defense's own transform is applied before matching."""
         return self.mimic
 
-    def imitations(self, knowledge: Knowledge, problems: tuple[Inversion, ...]) -> tuple[Imitation | None, ...] | None:
+    def imitations(
+        self, knowledge: Knowledge, problems: tuple[Inversion, ...]
+    ) -> tuple[CandidateTransform | None, ...] | None:
         """What the defense does to each problem's gradient, as far as it is deterministic; None: compare as it is."""
         if not self.mimic:
             return None
-        return tuple(imitation_of(knowledge.defense, problem.gradient, knowledge.public) for problem in problems)
+        return tuple(
+            candidate_transform_of(knowledge.defense, problem.gradient, knowledge.public) for problem in problems
+        )
 
     def imitation_flags(
         self, knowledge: Knowledge, problems: tuple[Inversion, ...], *, sees_scale: bool

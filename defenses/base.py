@@ -1,82 +1,41 @@
-"""The contract of a defense: steps that run as parties, an honest reading of a view, a client anyone can simulate.
+"""The contract of a defense: steps that run as parties, an honest reading of a view, claims in numbers.
 
 The base class is the whole of FedSGD: the server sends its model, each client sends one gradient, the
 server averages and takes a step. A defense overrides the part that it changes; most need only `protect`.
+What attacks may imitate of a scheme is optional and stands apart, in `defenses/imitation.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import torch
 
 from leakboard.core.plugins import Plugin
-from leakboard.core.randomness import derive_key
-from leakboard.datasets.base import LabelledImages
-from leakboard.federation.party import Message, Party, RoundContext, Step
-from leakboard.federation.payload import Parameters, Payload, copy_value, size_in_bytes
-from leakboard.federation.settings import SERVER, Public, client_name
+from leakboard.defenses.imitation import Imitation, JointNoise, Noise, Transform, even_noise
+from leakboard.defenses.reading import AGGREGATE, Gradient, Reading
+from leakboard.federation.party import Party, Step
+from leakboard.federation.payload import Parameters, Payload, copy_value
+from leakboard.federation.settings import SERVER, Public
 from leakboard.federation.task import task_of
 from leakboard.federation.transcript import Observation
 from leakboard.federation.view import View
 
-
-@dataclass(frozen=True)
-class Gradient:
-    """A gradient that a view lets its holders compute.
-
-    `clients` is 1 for an individual one and K for the mean over K clients; `records` is how many
-    records it averages over in all.
-    """
-
-    values: Parameters
-    clients: int
-    records: int
-
-
-@dataclass(frozen=True)
-class Reading:
-    """The honest reading of one observation: the model that was trained on, and gradients by owner.
-
-    Owners are client names; the mean over all participants stands under `AGGREGATE`.
-    """
-
-    context: RoundContext
-    model: Parameters | None
-    gradients: Mapping[str, Gradient]
+__all__ = [
+    "AGGREGATE",
+    "Defense",
+    "Gradient",
+    "JointNoise",
+    "Noise",
+    "Reading",
+    "Transform",
+    "even_noise",
+    "mean",
+]
 
 
-@dataclass(frozen=True)
-class Noise:
-    """The noise on a gradient of a reading, as its holders know it: mean 0, independent from value to value.
-
-    `deviation` is the standard deviation of every value. `bound` is given where the noise is uniform: its largest size.
-    """
-
-    deviation: Parameters
-    bound: Parameters | None = None
-
-
-@dataclass(frozen=True)
-class JointNoise:
-    """The noise on several gradients of a reading together: how it goes along from client to client.
-
-    `laws` is the noise of each by owner, `correlation` (n, n), positive definite, in the order of `laws`. Value i of
-    owners a and b has Cov = correlation[a, b] deviation_a[i] deviation_b[i]; other pairs of values are independent.
-    """
-
-    laws: Mapping[str, Noise]
-    correlation: torch.Tensor
-
-
-AGGREGATE = "aggregate"
-#: what a defense does to gradients, on values (N, *shape) of N gradients, each on its own; differentiable
-Transform = Callable[[Parameters], Parameters]
-
-
-class Defense(Plugin):
+class Defense(Imitation, Plugin):
     """Base of all defenses: plain FedSGD. Override `protect`, or whole steps, or the whole protocol."""
 
     kind: ClassVar[str] = "defense"
@@ -176,84 +135,9 @@ class Defense(Plugin):
         }
         return Reading(observation.context, models[0] if models else None, gradients)
 
-    def open_updates(self, observation: Observation, public: Public) -> Mapping[str, tuple[Payload, int]]:
-        """The updates that these parties can read, by owner as in `read`: all parts, and over how many clients a mean.
-
-        Here: the clients' own messages.
-        """
-        return {m.sender: (m.payload, 1) for m in observation.messages if m.kind == "update"}
-
-    def simulate(
-        self, public: Public, own_state: Payload, images: torch.Tensor, labels: torch.Tensor, seed: int
-    ) -> Payload:
-        """The message that a client would send for these images (N, C, H, W) and labels (N,).
-
-        What any outsider can run: it needs the public settings and `own_state`, the content of the `model`
-        message that a client gets, and touches no other party's state. Randomness comes from `seed`.
-        """
-        sent: list[Message] = []
-        secret = derive_key(seed.to_bytes(16, "little", signed=True), "simulate")
-        me = Party(client_name(0), public, secret)
-        me.context = RoundContext(0, None, "train", public.clients[: public.training.per_round], len(labels))
-        me.batch = LabelledImages(images, labels)
-        body: Payload = copy_value(own_state)
-        me._inbox.append(Message("distribute", SERVER, me.name, "model", body, size_in_bytes(body)))
-        me._step, me._deliver = "update", sent.append
-        self.update(me)
-        return sent[-1].payload
-
-    def mimic(self, observed: Gradient, public: Public) -> Transform | None:
-        """What the scheme does to a client's gradient without drawing anything (pruning, rounding).
-
-        As far as `observed` shows, which may be a mean over several clients. Adaptive attacks do the same to the
-        gradients of their candidates, client by client, before they compare. None: nothing.
-        """
-        return None
-
-    def mimic_records(self, observed: Gradient, public: Public) -> Transform | None:
-        """What the scheme does to each record's own gradient before a client takes the mean (clipping); None: nothing.
-
-        Needs a network without batch norm, where a record has a gradient of its own.
-        """
-        return None
-
-    def noise_scale(self, observation: Observation, public: Public) -> Mapping[str, Noise]:
-        """The law of the noise on the gradients that `read` finds, by owner, given all that the observation holds.
-
-        Nothing for gradients without noise.
-        """
-        return {}
-
-    def joint_noise(self, observation: Observation, public: Public) -> JointNoise:
-        """The noise on all gradients that `read` finds together. Override it where messages share noise.
-
-        Here: the laws of `noise_scale`, clients independent of each other. A mean over clients that are all known by
-        themselves is left out, because it holds nothing new; any other mean is taken for one over other clients.
-        """
-        laws = dict(self.noise_scale(observation, public))
-        if laws.keys() >= {AGGREGATE, *observation.context.participants}:
-            del laws[AGGREGATE]
-        return JointNoise(laws, torch.eye(len(laws), dtype=torch.float64))
-
-    def deviate(self) -> Self | None:
-        """The scheme with a server that deviates to its own advantage where clients check nothing (`server:active`).
-
-        Its messages keep the form that clients expect; their law may differ. None: no such strategy is known.
-        """
-        return None
-
-    def rehearsal(self) -> Self:
-        """A defense that trains the very same model at less cost, for shadow models; here the defense itself."""
-        return self
-
     def claims(self, public: Public) -> dict[str, Any]:
         """What the scheme claims in numbers (epsilon and the like), for the record; nothing by default."""
         return {}
-
-
-def even_noise(like: Parameters, deviation: float) -> Noise:
-    """Noise of the same deviation on every value of a gradient of this form."""
-    return Noise({name: torch.full(value.shape, deviation, dtype=torch.float64) for name, value in like.items()})
 
 
 #: of tensors that are more than `STACKED` values together, only pieces are stacked at once: whole multiples of the

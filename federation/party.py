@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -15,7 +16,8 @@ from leakboard.federation.oracle import Oracle, RecordedOracle
 from leakboard.federation.payload import Payload, Value, copy_value, size_in_bytes
 from leakboard.federation.settings import SERVER, Public
 
-#: the paper's names for the phases of a round
+PHASE_NAME = re.compile(r"[A-Za-z0-9_]{1,40}")
+#: the paper's names for the phases of a round; a defense may name others
 PHASES = ("Key_Gen", "MP", "Train", "DP", "Grad_Enc", "Agg", "Grad_Dec", "Recover")
 
 
@@ -161,9 +163,12 @@ class Party:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Count the time of a block under one of the paper's phase names."""
-        if name not in PHASES:
-            raise ProtocolError(f"phase '{name}' is unknown; the paper's are {', '.join(PHASES)}")
+        """Count the time of a block under a phase: one of the paper's names (`PHASES`), or a name of the scheme's own.
+
+        A name is a word of letters, digits and '_', as it becomes a part of a column's key.
+        """
+        if not PHASE_NAME.fullmatch(name):
+            raise ProtocolError(f"a phase is a word of at most 40 letters, digits and '_'; given: {name!r:.60}")
         wall, cpu = time.perf_counter(), time.process_time()
         try:
             yield

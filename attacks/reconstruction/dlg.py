@@ -22,7 +22,7 @@ from leakboard.attacks.base import (
     ReconstructionTask,
     gradient_flags,
 )
-from leakboard.attacks.building_blocks.imitation import Imitation
+from leakboard.attacks.building_blocks.candidate_transform import CandidateTransform
 
 #: an optimisation ends if a restart from its best point lowers the distance by less than this share
 STALLED = 0.01
@@ -105,7 +105,7 @@ class Dlg(GradientMatching):
             flags.append(f"not converged: relative distance above {UNSOLVED} in {stuck} of {len(problems)} problems")
         return ReconstructionAnswer(tuple(images), tuple(flags), {"matching_cost": sum(costs) / len(costs)})
 
-    def _invert(self, knowledge: Knowledge, problem: Inversion, imitation: Imitation | None) -> _Best:
+    def _invert(self, knowledge: Knowledge, problem: Inversion, imitation: CandidateTransform | None) -> _Best:
         """The best of all restarts."""
         generator = knowledge.generator_for(problem, "start")
         records, classes = problem.gradient.records, knowledge.public.classes
@@ -162,7 +162,7 @@ def _lbfgs(distance: Distance, best: _Best, fixed: Tensor | None) -> tuple[torch
     return optimiser, closure
 
 
-def _distance(knowledge: Knowledge, problem: Inversion, imitation: Imitation | None) -> Distance:
+def _distance(knowledge: Knowledge, problem: Inversion, imitation: CandidateTransform | None) -> Distance:
     """The function to minimise, of network inputs in the model's normalised space."""
     task, device = knowledge.task, knowledge.device
     model = {n: v.float().to(device) if v.is_floating_point() else v.to(device) for n, v in problem.model.items()}

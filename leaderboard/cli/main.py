@@ -69,7 +69,7 @@ def build_parser() -> argparse.ArgumentParser:
     new.add_argument("kind", choices=["defense", "attack"])
     new.add_argument("name", help="lower-case words joined by '-', such as noisy-gradient")
     new.add_argument("--to", metavar="DIR", default=".", help="folder of the new file (default: here)")
-    check = commands.add_parser("check", help="run the contract of all plugins on a file of your own")
+    check = commands.add_parser("check", help="check a plugin of your own: one line per rule of the contract")
     check.add_argument("plugin", metavar="FILE.py")
     compare = commands.add_parser("compare", help="two runs cell by cell: settings and scores that differ")
     compare.add_argument("first", metavar="A", help="folder of a run, or of published records")

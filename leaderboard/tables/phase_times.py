@@ -70,13 +70,21 @@ def _table(title: str, found: Mapping[str, Sequence[TrainingSummary]]) -> Table:
     used = {key for row in rows.values() for key in row}
     columns = [Column("defense", "defense")]
     for kind in (MEASURED, EXTRAPOLATED):
-        some = [Column(f"{key}{kind}", f"{name}{kind}", digits=3) for key, name in PHASES if f"{key}{kind}" in used]
+        known = (*PHASES, *_own_phases(used))
+        some = [Column(f"{key}{kind}", f"{name}{kind}", digits=3) for key, name in known if f"{key}{kind}" in used]
         if some:
             columns += [*some, Column(f"total{kind}", "total" if not kind else "total with extrapolated", digits=3)]
     body = tuple(
         Row({"defense": Cell(name), **{c.key: Cell(row.get(c.key)) for c in columns[1:]}}) for name, row in rows.items()
     )
     return Table(title, tuple(columns), body, NOTES)
+
+
+def _own_phases(used: set[str]) -> list[tuple[str, str]]:
+    """The phases that defenses named themselves, with their titles; the server's first, as in `PHASES`."""
+    keys = {key.removesuffix(EXTRAPOLATED) for key in used if "/" in key} - {key for key, _ in PHASES}
+    ordered = sorted(natural_order(keys), key=lambda key: (key.startswith("client/"), not key.startswith("server/")))
+    return [(key, key.replace("/", " ", 1)) for key in ordered]
 
 
 def seconds_a_round(trainings: Sequence[TrainingSummary]) -> dict[str, float]:

@@ -14,12 +14,12 @@ from torch import Tensor
 from leakboard.attacks.base import STOPPED, Inversion, Knowledge, ReconstructionAnswer, ReconstructionTask
 from leakboard.attacks.reconstruction.analytic import Analytic
 from leakboard.attacks.reconstruction.closed_form.disaggregation import factorisations, has_rank
+from leakboard.contract.worlds import World, make_world
 from leakboard.core.errors import Unsupported
 from leakboard.datasets.base import LabelledImages
 from leakboard.defenses.base import Gradient
 from leakboard.defenses.fedsgd import FedSGD
 from tests.attacks.clock import LONG_AGO, NEVER, time_ends_after
-from tests.contract.worlds import World, make_world
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ from leakboard.attacks.membership.building_blocks.signals import output_errors, 
 from leakboard.attacks.membership.known_members import KnownMembers
 from leakboard.attacks.membership.nasr import Nasr, last_layer_gradients, projected
 from leakboard.attacks.membership.shadow import Shadow
+from leakboard.contract.worlds import World, make_world
 from leakboard.core.errors import Unsupported
 from leakboard.defenses.fedsgd import FedSGD
 from leakboard.federation.task import task_of
-from tests.contract.worlds import World, make_world
 
 WORLD = make_world(FedSGD(), model_parameters={"hidden": [8]}, rounds=4)
 

@@ -14,6 +14,7 @@ from leakboard.attacks.audit.building_blocks.evidence import Evidence
 from leakboard.attacks.audit.building_blocks.worlds import Worlds
 from leakboard.attacks.audit.likelihood_audit import LikelihoodAudit
 from leakboard.attacks.base import AuditTask, Knowledge
+from leakboard.contract.worlds import World, blobs, make_world
 from leakboard.core import registry
 from leakboard.core.errors import Unsupported
 from leakboard.core.seeds import digest_of
@@ -22,7 +23,6 @@ from leakboard.defenses.base import Defense
 from leakboard.federation.view import parse_threat
 from leakboard.leaderboard.cells.audit_game import Game, Trials
 from leakboard.metrics.epsilon_lower import epsilon_lower
-from tests.contract.worlds import World, blobs, make_world
 
 BATCH = 2
 

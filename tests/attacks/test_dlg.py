@@ -11,10 +11,10 @@ from leakboard.attacks.base import Inversion, Knowledge, ReconstructionAnswer, R
 from leakboard.attacks.reconstruction.dlg import Dlg
 from leakboard.attacks.reconstruction.idlg import IDlg
 from leakboard.attacks.reconstruction.prior import Prior
+from leakboard.contract.worlds import World, make_world
 from leakboard.defenses.base import Gradient
 from leakboard.defenses.fedsgd import FedSGD
 from leakboard.metrics.psnr import psnr
-from tests.contract.worlds import World, make_world
 
 
 @dataclass(frozen=True)

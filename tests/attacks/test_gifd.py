@@ -25,12 +25,12 @@ from leakboard.attacks.reconstruction.matching.generator import (
 )
 from leakboard.attacks.reconstruction.matching.gradients import Matcher
 from leakboard.attacks.reconstruction.prior import Prior
+from leakboard.contract.worlds import World, make_world
 from leakboard.core.errors import Unsupported
 from leakboard.defenses.base import Gradient
 from leakboard.defenses.fedsgd import FedSGD
 from leakboard.metrics.psnr import psnr
 from tests.attacks.clock import LONG_AGO
-from tests.contract.worlds import World, make_world
 
 TINY = GeneratorSettings(latent=4, width=2, epochs=2, seed=0)
 #: an attack whose generator trains in a moment

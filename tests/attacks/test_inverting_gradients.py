@@ -14,6 +14,7 @@ from leakboard.attacks.reconstruction.inverting_gradients import InvertingGradie
 from leakboard.attacks.reconstruction.matching.gradients import Matcher, total_variation
 from leakboard.attacks.reconstruction.matching.labels import recover_labels
 from leakboard.attacks.reconstruction.prior import Prior
+from leakboard.contract.worlds import World, make_world
 from leakboard.defenses.base import Gradient
 from leakboard.defenses.fedsgd import FedSGD
 from leakboard.federation.payload import Parameters
@@ -21,7 +22,6 @@ from leakboard.federation.settings import Public
 from leakboard.federation.task import task_of
 from leakboard.metrics.psnr import psnr
 from tests.attacks.clock import LONG_AGO, NEVER, time_ends_after
-from tests.contract.worlds import World, make_world
 
 
 @pytest.fixture(scope="module")

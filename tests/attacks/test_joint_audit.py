@@ -16,6 +16,7 @@ from leakboard.attacks.audit.building_blocks.evidence import Evidence
 from leakboard.attacks.audit.building_blocks.worlds import Worlds
 from leakboard.attacks.audit.likelihood_audit import LikelihoodAudit
 from leakboard.attacks.base import AuditTask, Knowledge
+from leakboard.contract.worlds import World, make_world
 from leakboard.core import registry
 from leakboard.core.randomness import Stream, derive_key
 from leakboard.datasets.base import LabelledImages
@@ -32,7 +33,6 @@ from leakboard.federation.transcript import Observation
 from leakboard.federation.view import parse_threat
 from leakboard.leaderboard.cells.audit_game import Game, Trials, _updates
 from leakboard.metrics.mu import Estimate, mu_of_game
-from tests.contract.worlds import World, make_world
 
 CLIENTS = 5
 #: the federation, its games in portions, and which world each trial was

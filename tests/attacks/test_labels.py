@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from leakboard.attacks.reconstruction.matching.labels import _LastLayer, _taken_apart, last_layer, recover_labels
+from leakboard.contract.worlds import World, make_world
 from leakboard.datasets.base import LabelledImages
 from leakboard.defenses.fedsgd import FedSGD
 from leakboard.federation.task import Task, task_of
-from tests.contract.worlds import World, make_world
 
 
 @pytest.fixture(scope="module")

@@ -15,11 +15,11 @@ from torch import Tensor
 from leakboard.attacks.membership.building_blocks.signals import confidence_logit, log_confidence, probabilities
 from leakboard.attacks.membership.lira import Lira, law
 from leakboard.attacks.membership.rmia import Rmia, dominance, log_rise
+from leakboard.contract.worlds import make_world
 from leakboard.core.errors import UserError
 from leakboard.core.registry import create
 from leakboard.defenses.fedsgd import FedSGD
 from leakboard.federation.task import Task, task_of
-from tests.contract.worlds import make_world
 
 PUBLIC = make_world(FedSGD(), model_parameters={"hidden": [4]}, rounds=1).outcome.public
 LABELS = torch.tensor([0, 2, 1])

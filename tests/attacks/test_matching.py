@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from leakboard.attacks.base import Inversion
-from leakboard.attacks.building_blocks.imitation import Imitation
+from leakboard.attacks.building_blocks.candidate_transform import CandidateTransform
 from leakboard.attacks.reconstruction.matching import gradients as _matching
 from leakboard.attacks.reconstruction.matching.gradients import Matcher
 from leakboard.attacks.reconstruction.matching.grouped import can_group, grouped_gradients
@@ -244,7 +244,7 @@ def test_an_imitation_is_applied_to_its_own_problem_alone() -> None:
     pruned = Gradient(prune(problems[1].gradient.values), 1, 1)
     mixed = (problems[0], Inversion(problems[1].model, pruned, None))
     plain = Matcher(task, mixed, labels, 1, "cpu").costs(images)
-    told = Matcher(task, mixed, labels, 1, "cpu", (None, Imitation(1, 1, None, prune))).costs(images)
+    told = Matcher(task, mixed, labels, 1, "cpu", (None, CandidateTransform(1, 1, None, prune))).costs(images)
     assert float(plain[0]) == pytest.approx(0, abs=1e-5)
     assert float(told[0]) == pytest.approx(0, abs=1e-5)
     assert float(told[1]) == pytest.approx(0, abs=1e-5)
@@ -274,7 +274,7 @@ def test_clipping_inside_a_batch_is_imitated_on_every_way(grouped: bool, models:
         Inversion(p.model, Gradient(clipped_mean(task, p.model, x, y, bound), 1, records), None)
         for p, x, y in zip(problems, images, labels, strict=True)
     )
-    imitation = Imitation(1, records, clipping(bound), None)
+    imitation = CandidateTransform(1, records, clipping(bound), None)
     plain, told = (
         Matcher(task, clipped, labels, 1, "cpu", tuple(i for _ in clipped) if i else None, torch.float64)
         for i in (None, imitation)
@@ -303,8 +303,8 @@ def test_imitations_that_need_different_parts_go_together() -> None:
         Gradient(task.gradient(model, images[2], labels[2])[0], 1, 4),
     )
     imitations = (
-        Imitation(1, 4, clipping(1.0), None),
-        Imitation(
+        CandidateTransform(1, 4, clipping(1.0), None),
+        CandidateTransform(
             2, 4, None, lambda values: {n: v + ((v / 0.1).round() * 0.1 - v).detach() for n, v in values.items()}
         ),
         None,

@@ -24,12 +24,12 @@ from leakboard.attacks.membership.modified_entropy import ModifiedEntropy
 from leakboard.attacks.membership.nasr import Nasr
 from leakboard.attacks.membership.rmia import Rmia
 from leakboard.attacks.membership.shadow import Shadow
+from leakboard.contract.worlds import World, make_world
 from leakboard.datasets.base import LabelledImages
 from leakboard.defenses.fedsgd import FedSGD
 from leakboard.leaderboard.ranking.intervals import binomial_band
 from leakboard.metrics.asr import asr
 from leakboard.metrics.auc import auc
-from tests.contract.worlds import World, make_world
 
 SEEDS = range(20)
 #: by name: the attack, and whether it is told half of the answers

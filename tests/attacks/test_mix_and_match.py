@@ -8,6 +8,7 @@ import torch
 
 from leakboard.attacks.base import Knowledge, ReconstructionTask
 from leakboard.attacks.reconstruction.mix_and_match import MixAndMatch, differences, isolated
+from leakboard.contract.worlds import World, make_world
 from leakboard.core import registry
 from leakboard.core.errors import Unsupported, UserError
 from leakboard.defenses.fedsgd import FedSGD
@@ -16,7 +17,6 @@ from leakboard.federation.settings import SERVER, ObservedRounds
 from leakboard.federation.task import task_of
 from leakboard.leaderboard.cells.answer import check_answer
 from leakboard.metrics.psnr import psnr
-from tests.contract.worlds import World, make_world
 from tests.defenses.makings import flat
 from tests.defenses.small import quiet, sent_codes, small_run
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from leakboard.attacks.base import AuditAnswer, AuditAttack, AuditTask, Knowledge
+from leakboard.contract.poison import overflowing, starting_from
 from leakboard.datasets.base import LabelledImages
 from leakboard.defenses.base import Defense
 from leakboard.defenses.building_blocks.clipped import Clipped
@@ -29,7 +30,6 @@ from leakboard.federation.view import parse_threat
 from leakboard.leaderboard.cells.audit_game import Game, Trials
 from leakboard.leaderboard.ranking.intervals import rate_difference
 from leakboard.metrics.epsilon_lower import epsilon_lower
-from tests.contract.poison import overflowing, poisoned
 from tests.defenses.makings import images_of, public_of
 from tests.defenses.small import CLASSES, KEYS, SHAPE
 
@@ -128,7 +128,7 @@ def played(defense: Defense) -> tuple[Tensor, Tensor]:
     data = LabelledImages(images_of(4, *SHAPE).float(), torch.tensor([0, 1, 2, 0]))
     worlds = data.select(torch.tensor([0])), data.select(torch.tensor([1]))
     shards = {client_name(i): data.select(torch.tensor([max(1, i + 1)])) for i in range(3)}
-    active = poisoned(defense, overflowing(public, data, torch.arange(4) > 0))
+    active = starting_from(defense, overflowing(public, data, torch.arange(4) > 0))
     bits = torch.rand(TRIALS, generator=torch.Generator().manual_seed(0)) < 0.5
     threat = parse_threat("server:active", 3)
     trials = Trials(active, public, shards, None, 0, worlds=worlds, bits=bits, threat=threat)

@@ -29,6 +29,7 @@ from leakboard.attacks.membership.building_blocks.shadows import (
     shadow_pool,
     train_shadows,
 )
+from leakboard.contract.worlds import World, make_world
 from leakboard.core.errors import Unsupported
 from leakboard.core.files import locked
 from leakboard.core.registry import ROOT
@@ -39,7 +40,7 @@ from leakboard.defenses.fedsgd import FedSGD
 from leakboard.federation.settings import Public
 from leakboard.federation.shadow import train_shadow
 from tests.attacks.clock import LONG_AGO
-from tests.contract.worlds import World, defenses, make_world, title
+from tests.contract.plugins import defenses, title
 from tests.federation.cheating_defense import Planted, Raising
 
 WORLD = make_world(FedSGD(), model_parameters={"hidden": [8]}, rounds=4)

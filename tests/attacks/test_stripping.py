@@ -32,6 +32,7 @@ from leakboard.attacks.membership.building_blocks import shadows as _shadows
 from leakboard.attacks.membership.building_blocks.signals import joined
 from leakboard.attacks.membership.loss_threshold import LossThreshold
 from leakboard.attacks.membership.strip_membership import StripMembership
+from leakboard.contract.worlds import World, make_world
 from leakboard.core import registry
 from leakboard.core.errors import Unsupported, UserError
 from leakboard.defenses.base import Defense
@@ -44,7 +45,6 @@ from leakboard.federation.payload import Parameters
 from leakboard.federation.settings import SERVER, Public
 from leakboard.federation.task import task_of
 from leakboard.metrics.auc import auc
-from tests.contract.worlds import World, make_world
 from tests.defenses.makings import hidden_of, images_of, public_of, relative, secret_for, weights_of
 
 NETWORKS = Path(__file__).parents[1] / "defenses" / "networks.py"

@@ -8,11 +8,11 @@ import torch
 from leakboard.attacks.membership.building_blocks.shadows import ShadowPool, Signals
 from leakboard.attacks.membership.building_blocks.turns import first_models, turns
 from leakboard.attacks.membership.lira import Lira
+from leakboard.contract.worlds import make_world
 from leakboard.datasets.base import LabelledImages
 from leakboard.defenses.fedsgd import FedSGD
 from leakboard.federation.task import task_of
 from leakboard.metrics.auc import auc
-from tests.contract.worlds import make_world
 
 MODELS, RECORDS, CLASSES = 6, 40, 10
 

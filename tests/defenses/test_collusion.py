@@ -7,10 +7,10 @@ import math
 import pytest
 import torch
 
+from leakboard.contract.worlds import World, make_world
 from leakboard.defenses.mp_dp import MpDp
 from leakboard.federation.settings import SERVER, VICTIM
 from leakboard.federation.view import View
-from tests.contract.worlds import World, make_world
 
 
 def noise_seen(world: World, clean: World, threat: str) -> torch.Tensor:

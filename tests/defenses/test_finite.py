@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from leakboard.contract.poison import overflowing
 from leakboard.core.randomness import derive_key
 from leakboard.datasets.base import LabelledImages
 from leakboard.defenses.base import Defense
@@ -17,7 +18,6 @@ from leakboard.federation.party import Party
 from leakboard.federation.payload import Parameters
 from leakboard.federation.settings import client_name
 from leakboard.federation.task import task_of
-from tests.contract.poison import overflowing
 from tests.defenses.makings import create, flat, images_of, public_of
 from tests.defenses.small import CLASSES, SHAPE
 

@@ -9,10 +9,11 @@ import torch
 from torch.nn.functional import one_hot
 
 from leakboard.attacks.base import NOTHING_TO_IMITATE, Inversion, Knowledge, ReconstructionTask
-from leakboard.attacks.building_blocks.imitation import imitation_of
+from leakboard.attacks.building_blocks.candidate_transform import candidate_transform_of
 from leakboard.attacks.reconstruction.dlg import Dlg, _distance
 from leakboard.attacks.reconstruction.inverting_gradients import InvertingGradients
 from leakboard.attacks.reconstruction.matching.gradients import Matcher
+from leakboard.contract.worlds import make_world
 from leakboard.core import registry
 from leakboard.datasets.base import LabelledImages
 from leakboard.defenses.base import Defense, Gradient
@@ -25,7 +26,6 @@ from leakboard.federation.party import RoundContext
 from leakboard.federation.payload import Parameters
 from leakboard.federation.task import task_of
 from leakboard.federation.view import View
-from tests.contract.worlds import make_world
 from tests.defenses.makings import create, images_of, public_of
 
 EMPTY = LabelledImages(torch.empty(0, 1, 16, 16), torch.empty(0, dtype=torch.long))
@@ -80,7 +80,7 @@ def test_rounding_to_codes_is_imitated_client_by_client(name: str) -> None:
     assert not isinstance(totals, int)
     context = RoundContext(0, None, "train", public.clients[:2], 5)
     observed = Gradient(defense.decoded(public, context, totals, 2)["gradient"], 2, 10)
-    imitation = imitation_of(defense, observed, public)
+    imitation = candidate_transform_of(defense, observed, public)
     assert imitation is not None
     assert imitation.parts == 2
     both = {n: torch.stack([one[n] for one in true]) for n in observed.values}
@@ -98,7 +98,7 @@ def test_the_rounding_lets_derivatives_through_and_saturates() -> None:
 
 def test_noise_before_the_rounding_leaves_clipping_alone_to_imitate() -> None:
     defense = create("hybridalpha")
-    found = imitation_of(defense, Gradient(gradient(), 1, 2), public_of(defense=defense))
+    found = candidate_transform_of(defense, Gradient(gradient(), 1, 2), public_of(defense=defense))
     assert found is not None
     assert found.of_update is None
     assert found.of_record is not None
@@ -106,10 +106,12 @@ def test_noise_before_the_rounding_leaves_clipping_alone_to_imitate() -> None:
 
 def test_steps_that_no_attack_sees_are_said_to_be_nothing() -> None:
     defense = create("secagg")
-    found = imitation_of(defense, Gradient(gradient(), 3, 3), public_of(defense=defense))
+    found = candidate_transform_of(defense, Gradient(gradient(), 3, 3), public_of(defense=defense))
     assert found is not None
     assert not found.noticed(gradient(), scale=True)
-    coarse = imitation_of(create("secagg", value_range=2.0**41), Gradient(gradient(), 3, 3), public_of(defense=defense))
+    coarse = candidate_transform_of(
+        create("secagg", value_range=2.0**41), Gradient(gradient(), 3, 3), public_of(defense=defense)
+    )
     assert coarse is not None
     assert coarse.noticed(gradient(), scale=True)
 
@@ -157,7 +159,7 @@ def test_the_truth_costs_nothing_where_a_client_really_sent_it(name: str, parame
     labels = torch.tensor([0, 1, 2, 2])
     sent = defense.simulate(public, {"model": model}, images, labels, seed=0)["gradient"]
     problem = Inversion(model, Gradient(sent, 1, 4), labels)
-    imitation = imitation_of(defense, problem.gradient, public)
+    imitation = candidate_transform_of(defense, problem.gradient, public)
     assert imitation is not None
     costs, distances = [], []
     for told in (None, imitation):

@@ -10,11 +10,11 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from leakboard.contract.worlds import holds
 from leakboard.defenses.building_blocks.secure_sum import SecureSum
 from leakboard.defenses.crypto import shamir
 from leakboard.federation.settings import SERVER, Dropout, ObservedRounds, client_name
 from leakboard.federation.transcript import Observation
-from tests.contract.worlds import holds
 from tests.defenses.makings import Run, create, flat
 from tests.defenses.small import chi_square_fits, mean_bound, names_of_sums, quiet, small_run, sums, velocity
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from leakboard.contract.worlds import holds
 from leakboard.core import registry
 from leakboard.defenses.base import AGGREGATE, Gradient, Reading
 from leakboard.defenses.building_blocks import secure_sum as _secure_sum
@@ -17,7 +18,6 @@ from leakboard.defenses.building_blocks.sum import SummedCodes, SummedGradient
 from leakboard.defenses.crypto.fixed_point import Integers
 from leakboard.federation.settings import SERVER, VICTIM, ObservedRounds
 from leakboard.federation.view import View
-from tests.contract.worlds import holds
 from tests.defenses.makings import Run, create, flat, relative, true_gradient
 from tests.defenses.small import KEYS, batches, names_of_sums, quiet, sent_codes, small_run, sums
 

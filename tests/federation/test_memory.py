@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
+from leakboard.contract.small import small
 from leakboard.core import registry
 from leakboard.core.errors import UserError
 from leakboard.defenses import fedsgd
@@ -18,7 +19,6 @@ from leakboard.federation.rounds import Federation, Outcome
 from leakboard.federation.settings import SERVER, VICTIM, ObservedRounds, Public
 from leakboard.federation.transcript import Transcript
 from leakboard.federation.view import make_view, parse_threat, seeable
-from tests.contract.worlds import SMALL
 from tests.federation.holdings import Held, held_by, tensor_bytes
 from tests.federation.makings import Keyed, observe_of, public_of, run, shards_of
 
@@ -79,7 +79,7 @@ def test_memory_is_flat_in_the_rounds() -> None:
 
 @pytest.mark.parametrize("name", list(registry.entries("defense")))
 def test_no_defense_holds_more_with_every_round(name: str) -> None:
-    scheme = registry.create("defense", name, SMALL.get(name))
+    scheme = small(registry.load("defense", name))
     assert isinstance(scheme, Defense)
     before, after = held_after(scheme, 3, 6)
     assert after == before

@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 from torch.func import grad, vmap
 
 from leakboard.attacks.base import Inversion, Knowledge
-from leakboard.attacks.building_blocks.imitation import Imitation
+from leakboard.attacks.building_blocks.candidate_transform import CandidateTransform
 from leakboard.attacks.reconstruction.matching.grouped import can_group, grouped_gradients
 from leakboard.attacks.reconstruction.matching.traced import recording
 from leakboard.federation.payload import Parameters
@@ -47,7 +47,7 @@ class Matcher:
         labels: Tensor,
         restarts: int,
         device: str,
-        imitations: tuple[Imitation | None, ...] | None = None,
+        imitations: tuple[CandidateTransform | None, ...] | None = None,
         dtype: torch.dtype = torch.float32,
         size: float = 0.0,
     ) -> None:
@@ -147,9 +147,9 @@ class Matcher:
         scale: Tensor = self.size * (norms.log() - self.log_norms[part]).square()
         return torch.add(costs, scale)
 
-    def _imitated(self, gradients: list[Tensor], imitations: tuple[Imitation | None, ...]) -> list[Tensor]:
+    def _imitated(self, gradients: list[Tensor], imitations: tuple[CandidateTransform | None, ...]) -> list[Tensor]:
         """Each problem's gradient (P, *shape), from the gradients of its parts (P * parts, *shape)."""
-        names, plain = self.task.parameter_names, Imitation(1, 1, None, None)
+        names, plain = self.task.parameter_names, CandidateTransform(1, 1, None, None)
         pieces = zip(*(torch.split(g, self.parts) for g in gradients), strict=True)
         rows = [
             (imitation or plain)(dict(zip(names, piece, strict=True)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -22,9 +24,9 @@ def test_a_new_plugin_keeps_the_contract(kind: str, tmp_path: Path, capfd: pytes
     assert main(["new", kind, "my-thing", "--to", str(tmp_path)]) == 0
     assert main(["check", str(tmp_path / "my_thing.py")]) == 0
     said = capfd.readouterr().out
-    assert f"checking {kind} 'my-thing'" in said
-    assert "The contract holds." in said
-    assert " passed" in said
+    assert f"{kind} 'my-thing'\n  ok      It says what it is" in said
+    assert said.endswith("The contract holds.\n")
+    assert "BROKEN  " not in said
 
 
 @pytest.mark.slow
@@ -36,8 +38,36 @@ def test_a_plugin_that_draws_from_the_global_state_is_refused(
     file.write_text(file.read_text().replace("scores > threshold)", "torch.rand(len(scores)) > 0.5)"))
     assert main(["check", str(file)]) == 1
     said = capfd.readouterr().out
-    assert "test_adding_global_randomness_changes_nothing" in said
-    assert "The contract does not hold" in said
+    (broken,) = (line for line in said.splitlines() if line.startswith("  BROKEN  "))
+    assert "Two answers with one seed differ: draw from `knowledge.generator()`." in broken
+    assert ", 1 BROKEN, " in said
+    assert said.endswith("The contract does not hold.\n")
+
+
+@pytest.mark.slow
+def test_a_wrong_shape_is_told_once_and_in_one_sentence(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["new", "defense", "my-shape", "--to", str(tmp_path)]) == 0
+    file = tmp_path / "my_shape.py"
+    text = file.read_text()
+    start = text.index("        with me.phase")
+    file.write_text(text[:start] + "        return {name: value.flatten() for name, value in gradient.items()}\n")
+    assert main(["check", str(file)]) == 1
+    said = capfd.readouterr().out
+    (broken,) = (line for line in said.splitlines() if line.startswith("  BROKEN  "))
+    assert "`protect` must return " in broken
+    assert "in the shape of the gradient, (8, 1024); given: (8192,)." in broken
+
+
+def test_check_needs_neither_pytest_nor_the_checkout_as_working_folder(tmp_path: Path) -> None:
+    assert main(["new", "attack", "my-thing", "--to", str(tmp_path)]) == 0
+    code = (
+        "import sys; sys.modules['pytest'] = sys.modules['tests'] = None; "
+        "from leakboard.leaderboard.cli.main import main; sys.exit(main(['check', 'my_thing.py']))"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, env=registry.importing_us(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("The contract holds.\n")
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ FEW = 4
 
 
 @dataclass(frozen=True)
-class Imitation:
+class CandidateTransform:
     """How the observed gradient follows from the gradients of single records, random draws excluded.
 
     g = mean over clients k of U(mean over its records b of T(g_kb)), where T is the defense's `of_record` (clipping)
@@ -67,12 +67,12 @@ class Imitation:
         return float((after - before).norm()) > UNSEEN * float(before.norm())
 
 
-def imitation_of(defense: Defense, observed: Gradient, public: Public) -> Imitation | None:
+def candidate_transform_of(defense: Defense, observed: Gradient, public: Public) -> CandidateTransform | None:
     """What an attacker can imitate of this defense for an observed gradient; None if there is nothing."""
     of_record, of_update = defense.mimic_records(observed, public), defense.mimic(observed, public)
     if of_record is None and of_update is None:
         return None
-    return Imitation(observed.clients, observed.records, of_record, of_update)
+    return CandidateTransform(observed.clients, observed.records, of_record, of_update)
 
 
 def _means(gradients: Parameters, groups: int) -> Parameters:

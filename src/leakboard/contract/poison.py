@@ -36,7 +36,7 @@ def overflowing(public: Public, data: LabelledImages, chosen: Tensor) -> Paramet
     return model
 
 
-def poisoned(defense: Defense, model: Parameters) -> Defense:
+def starting_from(defense: Defense, model: Parameters) -> Defense:
     """The defense with a server that starts from this model; all else is as it was."""
 
     class Poisoned(type(defense)):  # type: ignore[misc]  # a class that is known at run time alone
