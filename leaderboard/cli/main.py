@@ -15,7 +15,15 @@ from leakboard.core.registry import FOLDERS, entries, installed_files, load_file
 from leakboard.leaderboard.cli.finished import look, repeat
 from leakboard.suites import suite_files
 
-KINDS = {"defenses": "defense", "attacks": "attack", "datasets": "dataset", "models": "model", "metrics": "metric"}
+KINDS = {
+    "defenses": "defense",
+    "attacks": "attack",
+    "datasets": "dataset",
+    "models": "model",
+    "metrics": "metric",
+    "goals": "goal",
+    "rankings": "ranking",
+}
 EPILOG = "Exit codes: 0 all cells worked; 1 some cells failed; 2 a mistake in what was given; 130 stopped by Ctrl-C."
 
 

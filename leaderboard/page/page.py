@@ -28,9 +28,9 @@ from leakboard.leaderboard.page.picture_table import Images, remove_other_figure
 from leakboard.leaderboard.page.pictures import Strip, remove_other_images, save_strips
 from leakboard.leaderboard.page.roc import Curve, record_curve
 from leakboard.leaderboard.ranking.leaderboards import Board, pool_words
+from leakboard.leaderboard.records.known import goals
 from leakboard.leaderboard.records.record import Record
 from leakboard.leaderboard.records.scope import all_targets
-from leakboard.leaderboard.records.validation import GOALS
 from leakboard.leaderboard.tables.formats import to_html
 from leakboard.leaderboard.tables.table import NOTHING, Table
 
@@ -219,7 +219,7 @@ def _facets(records: Sequence[Record]) -> list[tuple[str, str, list[str]]]:
     cells = [record.cell for record in records]
     found = (
         ("dataset", "all data", natural_order({cell.training.dataset.label for cell in cells})),
-        ("goal", "all goals", [goal for goal in GOALS if any(cell.goal == goal for cell in cells)]),
+        ("goal", "all goals", [goal for goal in goals() if any(cell.goal == goal for cell in cells)]),
         ("threat", "all threats", natural_order({cell.threat for cell in cells})),
     )
     return [(name, title, values) for name, title, values in found if len(values) > 1]

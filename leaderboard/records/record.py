@@ -81,6 +81,11 @@ class CellSpec(Settings):
         return only if isinstance(only, int) and only > 0 else 1
 
     @property
+    def share_of_batch(self) -> float | None:
+        """Batch membership: the share of the victim's batch that was among the candidates; None for all else."""
+        return self.pool_share if self.about == "batch" else None
+
+    @property
     def slug(self) -> str:
         """A readable name for files: dataset, defense, attack, threat, moment, batch size above 1, seed."""
         t = self.training

@@ -30,7 +30,7 @@ from leakboard.core.seeds import digest_of
 from leakboard.defenses.base import Defense
 from leakboard.defenses.building_blocks.sum import SummedCodes
 from leakboard.federation.view import THREATS
-from leakboard.leaderboard.cells.answer import check_answer
+from leakboard.leaderboard.goals.base import Goal
 from tests.attacks.clock import LONG_AGO
 from tests.contract.worlds import World, attack_names, blobs, make_world, plugins
 
@@ -109,6 +109,12 @@ def reconstruction_task(world: World) -> ReconstructionTask:
     return ReconstructionTask("first", 0, world.observe.targets, 1, labels, (size,) * world.observe.targets)
 
 
+def check_answer(attack: Attack, answer: Any, task: Any, world: World) -> None:
+    goal = registry.create("goal", attack.goal)
+    assert isinstance(goal, Goal)
+    goal.accept(answer, task, world.outcome.public)
+
+
 def fingerprint(known: Knowledge) -> str:
     return digest_of([blob.hex() for blob in blobs(known.view)])
 
@@ -150,7 +156,7 @@ def test_an_attack_answers_in_the_right_form_and_repeats_itself(name: str) -> No
 
     first, second = run(attack, known, world), run(attack, known, world)
 
-    check_answer(first, task_for(attack, world), world.outcome.public)
+    check_answer(attack, first, task_for(attack, world), world)
     if attack.goal != "extraction":
         rebuilt = reconstruction_task(world).sizes[0]
         expected = len(membership_task(world).candidates) if attack.goal == "membership" else rebuilt
@@ -167,7 +173,7 @@ def test_an_attack_works_under_every_threat_that_it_names(name: str) -> None:
             continue
         full = f"{threat}:1" if threat == "server+clients" else threat
         assert attack.allows(full)
-        check_answer(run(attack, knowledge(world, full), world), task_for(attack, world), world.outcome.public)
+        check_answer(attack, run(attack, knowledge(world, full), world), task_for(attack, world), world)
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -213,7 +219,7 @@ def test_an_attack_answers_for_a_hidden_model_too_and_leaves_its_view_alone(hidd
     known = Knowledge(hidden_model.view("client"), hidden_model.defense, hidden_model.auxiliary, 5)
     before = fingerprint(known)
     first, second = attack.extract(known, EXTRACTION), attack.extract(known, EXTRACTION)
-    check_answer(first, EXTRACTION, hidden_model.outcome.public)
+    check_answer(attack, first, EXTRACTION, hidden_model)
     assert all(torch.equal(a, b) for a, b in zip(tensors_of(first), tensors_of(second), strict=True))
     assert fingerprint(known) == before, "the attack changed its view"
 
@@ -253,7 +259,7 @@ def test_an_audit_scores_every_trial_and_tells_worlds_apart_without_a_defense(wo
     torch.manual_seed(2)
     again = attack.distinguish(known, task)
 
-    check_answer(answer, task, world.outcome.public)
+    check_answer(attack, answer, task, world)
     assert len(answer.scores) == len(task.trials) == 2
     assert torch.equal(answer.scores, again.scores)
     assert fingerprint(known) == before, "the attack changed its view"
@@ -279,7 +285,7 @@ def test_an_attack_rebuilds_as_many_images_as_an_aggregate_has_records(sums_only
     attack = small(name)
     assert isinstance(attack, ReconstructionAttack)
     task = replace(reconstruction_task(sums_only), known_labels=None, sizes=(3,) * sums_only.observe.targets)
-    check_answer(attack.reconstruct(known, task), task, sums_only.outcome.public)
+    check_answer(attack, attack.reconstruct(known, task), task, sums_only)
 
 
 @dataclass(frozen=True)
@@ -303,7 +309,7 @@ def test_a_gradient_without_numbers_spoils_only_its_own_problem(world: World, na
     attack = small(name)
     assert isinstance(attack, ReconstructionAttack)
     answer = attack.reconstruct(known, asked)
-    check_answer(answer, asked, world.outcome.public)
+    check_answer(attack, answer, asked, world)
     assert any("holds no numbers: 1 of 2" in flag for flag in answer.flags)
 
 
@@ -325,5 +331,5 @@ def test_an_attack_without_time_answers_at_once_and_says_so(world: World, name: 
     assert isinstance(attack, ReconstructionAttack)
     late = replace(knowledge(world, "server"), deadline=LONG_AGO)
     answer = attack.reconstruct(late, reconstruction_task(world))
-    check_answer(answer, reconstruction_task(world), world.outcome.public)
+    check_answer(attack, answer, reconstruction_task(world), world)
     assert any(flag.startswith(STOPPED) for flag in answer.flags)
