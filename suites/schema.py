@@ -226,7 +226,8 @@ def check_plugins(suite: Suite) -> None:
     for attack in suite.attacks:
         made = registry.create("attack", attack.name, attack.params)
         goal = made.describe()["goal"]
-        registry.find("ranking", goal)  # without one no table could be made
+        for kind in ("goal", "ranking"):  # without both no table could be made
+            registry.find(kind, goal)
         if attack.about not in registry.find("goal", goal)["about"]:
             able = ", ".join(n for n, other in registry.entries("goal").items() if attack.about in other["about"])
             raise UserError(

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -50,8 +51,7 @@ from leakboard.suites.schema import load_suite
 
 def run(args: argparse.Namespace) -> int:
     """`run`: do a suite, print its table, write its page."""
-    for file in args.plugin:
-        registry.load_file(file)
+    _load(args.plugin)
     suite = select(load_suite(args.suite), args.defense, args.attack, args.seed, args.plugin)
     folder = Path(args.out or Path("runs") / suite.name)
     _check_share(args.gpus_per_cell, args.executor)
@@ -149,8 +149,15 @@ def status(args: argparse.Namespace) -> int:
     return 0
 
 
+def _load(files: Sequence[str]) -> None:
+    """Load the plugin files of an option."""
+    for file in files:
+        registry.load_file(file)
+
+
 def table(args: argparse.Namespace) -> int:
     """`table`: print the tables of a run."""
+    _load(args.plugin)
     opened = open_any(Path(args.out))
     if args.paper:
         tables = paper_tables(opened.records, args.target)
@@ -197,6 +204,7 @@ def _rendered(one: Table, form: str | None) -> str:
 
 def report(args: argparse.Namespace) -> int:
     """`report`: write the page of a run."""
+    _load(args.plugin)
     print(f"page: {_write_page(open_any(Path(args.out)))}")
     return 0
 
@@ -244,6 +252,7 @@ def check(args: argparse.Namespace) -> int:
 
 def compare(args: argparse.Namespace) -> int:
     """`compare`: two runs cell by cell, and every setting in which they differ."""
+    _load(args.plugin)
     one, two = (open_any(Path(folder)) for folder in (args.first, args.second))
     for opened, name in ((one, "A"), (two, "B")):
         _print_warning(opened.warning, args.format, f"{name}: ")
@@ -253,6 +262,7 @@ def compare(args: argparse.Namespace) -> int:
 
 def submit(args: argparse.Namespace) -> int:
     """`submit`: collect a run's records for publishing."""
+    _load(args.plugin)
     target, count = publish(Path(args.run), Path(args.to) if args.to else PUBLISHED, args.allow_dirty)
     print(f"{count} records are in {target}: propose them as a change to the repository (docs/publishing.md).")
     for line in _broken(open_run(Path(args.run))):
@@ -262,8 +272,7 @@ def submit(args: argparse.Namespace) -> int:
 
 def verify(args: argparse.Namespace) -> int:
     """`verify`: compute records again; 1 where one differs by more than its tolerance."""
-    for file in args.plugin:
-        registry.load_file(file)
+    _load(args.plugin)
     worst = 0
     for folder in dict.fromkeys(Path(name).parent for name in args.records):
         _print_warning(read_note(folder), None)

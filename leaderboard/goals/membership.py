@@ -21,7 +21,13 @@ class Membership(MembershipQuestion, Goal):
     position: ClassVar[int] = 1
     decides: ClassVar[bool] = True
     listed: ClassVar[tuple[str | Listed, ...]] = (
-        Listed("about", "member of", "about", hint="the whole training, or the victim's batch in the observed round"),
+        Listed(
+            "about",
+            "member of",
+            "about",
+            digits=2,
+            hint="the whole training, or the victim's batch in the observed round",
+        ),
         Listed(
             "share",
             "pool",
