@@ -39,6 +39,7 @@ from leakboard.leaderboard.publishing.submit import PUBLISHED, mark_verified, op
 from leakboard.leaderboard.publishing.submit import submit as publish
 from leakboard.leaderboard.publishing.verify import verify as compute_again
 from leakboard.leaderboard.ranking.leaderboards import untabled
+from leakboard.leaderboard.records.known import goals
 from leakboard.leaderboard.records.record import Record
 from leakboard.leaderboard.records.scope import all_targets
 from leakboard.leaderboard.tables.all_cells import cell_tables
@@ -287,12 +288,12 @@ def verify(args: argparse.Namespace) -> int:
 
 
 def _describe(record: Record) -> str:
-    cell = record.cell
+    cell, goal = record.cell, goals().get(record.cell.goal)
     lines = [
         f"{cell.attack.label} on {cell.training.defense.label}",
         f"  data      {cell.training.dataset.label}, model {cell.training.model.label}, seed {cell.training.seed}",
         f"  threat    {cell.threat}" + (f", {cell.moment} round" if cell.moment else ""),
-        *([f"  batch     {cell.batch_size} records per gradient"] if cell.goal == "reconstruction" else []),
+        *([f"  batch     {cell.batch_size} records per gradient"] if goal is not None and goal.per_batch_size else []),
         f"  status    {record.status}" + (f": {record.reason}" if record.reason else ""),
     ]
     lines += [f"  flag      {flag}" for flag in record.flags]
@@ -314,7 +315,8 @@ def _describe(record: Record) -> str:
 
 def _ranked_elsewhere(record: Record) -> str:
     """Why the rankings have another score of this cell; an audit's bound is the same in both."""
-    return "" if record.cell.goal == "audit" else " (rankings: over the half on which the attack was not chosen)"
+    goal = goals().get(record.cell.goal)
+    return "" if goal is not None and goal.is_game else " (rankings: over the half on which the attack was not chosen)"
 
 
 def _write_page(opened: Run) -> Path:

@@ -23,6 +23,7 @@ class Audit(AuditQuestion, Goal):
     items: ClassVar[str] = "trials"
     position: ClassVar[int] = 3
     is_game: ClassVar[bool] = True
+    headlines: ClassVar[tuple[str, ...]] = ("epsilon_lower",)
     listed: ClassVar[tuple[str | Listed, ...]] = (
         "epsilon_lower",
         "mu",

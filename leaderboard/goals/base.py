@@ -55,6 +55,8 @@ class Goal(GoalQuestion, Plugin):
     #: the order of columns in the list of all cells: metrics by name, and other columns; metrics that are not named
     #: here follow, by name
     listed: ClassVar[tuple[str | Listed, ...]] = ()
+    #: the scores in a record's one line on the page; none: all of them
+    headlines: ClassVar[tuple[str, ...]] = ()
     #: metrics without whose value per target no table can be made, and metrics that must at least give a reason
     per_target: ClassVar[tuple[str, ...]] = ()
     expected: ClassVar[tuple[str, ...]] = ()
@@ -67,7 +69,7 @@ class Goal(GoalQuestion, Plugin):
     def describe(cls) -> dict[str, Any]:
         """What `list --json` prints; for a goal also all that suites, plans and tables must know of it."""
         plain = ("items", "per_round", "per_batch_size", "prior", "position", "decides", "is_game")
-        several = ("about", "per_target", "expected")
+        several = ("about", "per_target", "expected", "headlines")
         listed = [entry if isinstance(entry, str) else entry._asdict() for entry in cls.listed]
         own = {name: getattr(cls, name) for name in plain} | {name: list(getattr(cls, name)) for name in several}
         return {**super().describe(), **own, "listed": listed}

@@ -21,6 +21,7 @@ class Extraction(ExtractionQuestion, Goal):
     items: ClassVar[str] = "test records"
     per_round: ClassVar[bool] = True
     position: ClassVar[int] = 2
+    headlines: ClassVar[tuple[str, ...]] = ("fidelity",)
     listed: ClassVar[tuple[str | Listed, ...]] = ("fidelity", "stolen_accuracy", "canonical_distance")
 
     def truth(self, facts: CellFacts, answer: ExtractionAnswer) -> ExtractionTruth:

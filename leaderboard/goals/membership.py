@@ -20,6 +20,7 @@ class Membership(MembershipQuestion, Goal):
     about: ClassVar[tuple[str, ...]] = ("training", "batch")
     position: ClassVar[int] = 1
     decides: ClassVar[bool] = True
+    headlines: ClassVar[tuple[str, ...]] = ("auc",)
     listed: ClassVar[tuple[str | Listed, ...]] = (
         Listed(
             "about",

@@ -32,6 +32,7 @@ class Reconstruction(ReconstructionQuestion, Goal):
     shows_answer: ClassVar[bool] = True
     per_target: ClassVar[tuple[str, ...]] = ("psnr", "identified")
     expected: ClassVar[tuple[str, ...]] = ("lpips",)
+    headlines: ClassVar[tuple[str, ...]] = ("identified", "psnr")
     listed: ClassVar[tuple[str | Listed, ...]] = (
         Listed("batch", "batch size", "batch_size", digits=0, hint="records of the victim behind one gradient"),
         "psnr",

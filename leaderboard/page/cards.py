@@ -13,17 +13,13 @@ from typing import NamedTuple
 
 from leakboard.core import registry
 from leakboard.core.seeds import natural_order
-from leakboard.leaderboard.ranking.audit_table import DOUBTED, REFUTED, outcome_of
 from leakboard.leaderboard.ranking.epsilons import claims_of, exact_round, exact_run, number, per
-from leakboard.leaderboard.ranking.goal_ranking import ListedRanking, ranking_of
+from leakboard.leaderboard.ranking.goal_ranking import BROKEN, HELD, NOT_ASKED, NOT_SHOWN, ListedRanking, ranking_of
 from leakboard.leaderboard.ranking.leaderboards import Board, place_of, smallest_batches
 from leakboard.leaderboard.ranking.silence import unanswered
 from leakboard.leaderboard.records.record import PRIOR, Record, TrainingSummary
 from leakboard.leaderboard.tables.phase_times import Setting, seconds_a_round, timed_trainings
 from leakboard.leaderboard.tables.table import Cell, Column, Row
-
-HELD, BROKEN, NOT_SHOWN, NOT_ASKED = "held", "did not hold", "not shown", "not asked"
-NO_CLAIM = "no claim"
 
 
 class Finding(NamedTuple):
@@ -115,8 +111,10 @@ def _without_score(asked: Sequence[Record]) -> tuple[str, str]:
 
 def _verdict(board: Board, row: Row, asked: Sequence[Record]) -> tuple[str, str]:
     """Whether the defense held, and why that is not known where it is not."""
-    if isinstance(ranking_of(board.place.goal), ListedRanking):
-        return _audit_verdict(board, row, asked)
+    ranking = ranking_of(board.place.goal)
+    if isinstance(ranking, ListedRanking):
+        verdict = ranking.listed_verdict(row.cells, valid=board.valid)
+        return (_silence(board, row, asked) or verdict) if verdict[0] == HELD else verdict
     if not board.valid:
         return (
             NOT_SHOWN,
@@ -130,20 +128,6 @@ def _verdict(board: Board, row: Row, asked: Sequence[Record]) -> tuple[str, str]
     if not board.utility.passes(str(row.cells["defense"].value)):
         return NOT_SHOWN, "its model does not train: there is little to leak"
     return HELD, ""
-
-
-def _audit_verdict(board: Board, row: Row, asked: Sequence[Record]) -> tuple[str, str]:
-    """The same for a claimed epsilon; that it held is said with the power of the audit."""
-    outcome = outcome_of(row.cells["verdict"])
-    if not outcome:
-        return NO_CLAIM, ""
-    if outcome == REFUTED:
-        return BROKEN, ""
-    if not board.valid:
-        return NOT_SHOWN, "the control is not told apart either"
-    if outcome == DOUBTED:
-        return NOT_SHOWN, f"{DOUBTED}, which is no proof"
-    return _silence(board, row, asked) or (HELD, str(row.cells["verdict"].value))
 
 
 def _silence(board: Board, row: Row, asked: Sequence[Record]) -> tuple[str, str] | None:

@@ -36,6 +36,8 @@ from leakboard.leaderboard.tables.metric_columns import extra_key, metric_column
 from leakboard.leaderboard.tables.table import Cell, Column
 
 Floats = NDArray[np.float64]
+#: the verdicts on a card
+HELD, BROKEN, NOT_SHOWN, NOT_ASKED, NO_CLAIM = "held", "did not hold", "not shown", "not asked", "no claim"
 #: what the reason begins with where the control looks broken, but so few targets do not prove it
 TOO_FEW = "too few targets"
 
@@ -182,6 +184,10 @@ class ListedRanking(GoalRanking):
     @abstractmethod
     def why_listed_control_holds(self, control: dict[str, Cell]) -> str:
         """Why the attacks show nothing, from the control's cells; "" where it breaks."""
+
+    @abstractmethod
+    def listed_verdict(self, cells: Mapping[str, Cell], *, valid: bool) -> tuple[str, str]:
+        """The verdict on a card and why, if all attacks gave an answer; `valid`: the control breaks."""
 
 
 def metric_cell(reported: Evidence, name: str) -> Cell:

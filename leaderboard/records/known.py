@@ -47,6 +47,7 @@ class KnownGoal:
     about: tuple[str, ...]
     per_target: tuple[str, ...]
     expected: tuple[str, ...]
+    headlines: tuple[str, ...]
     listed: tuple[str | Listed, ...]
 
     @classmethod

@@ -6,9 +6,18 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from leakboard.leaderboard.ranking.audit_table import AUDIT, NOTES, PLAIN_AUDIT, audit_cells, audited_records
+from leakboard.leaderboard.ranking.audit_table import (
+    AUDIT,
+    DOUBTED,
+    NOTES,
+    PLAIN_AUDIT,
+    REFUTED,
+    audit_cells,
+    audited_records,
+    outcome_of,
+)
 from leakboard.leaderboard.ranking.evidence import Evidence
-from leakboard.leaderboard.ranking.goal_ranking import ListedRanking
+from leakboard.leaderboard.ranking.goal_ranking import BROKEN, HELD, NO_CLAIM, NOT_SHOWN, ListedRanking
 from leakboard.leaderboard.records.record import CellSpec, Record
 from leakboard.leaderboard.tables.table import Cell, Column
 
@@ -40,6 +49,19 @@ class AuditRanking(ListedRanking):
     def why_listed_control_holds(self, control: dict[str, Cell]) -> str:
         """Without a proof for the control the attacks show nothing."""
         return "" if control["audited"].value else "its audit proves no epsilon"
+
+    def listed_verdict(self, cells: Mapping[str, Cell], *, valid: bool) -> tuple[str, str]:
+        """Whether the claimed epsilon held; that it did is said with the power of the audit."""
+        outcome = outcome_of(cells["verdict"])
+        if not outcome:
+            return NO_CLAIM, ""
+        if outcome == REFUTED:
+            return BROKEN, ""
+        if not valid:
+            return NOT_SHOWN, "the control is not told apart either"
+        if outcome == DOUBTED:
+            return NOT_SHOWN, f"{DOUBTED}, which is no proof"
+        return HELD, str(cells["verdict"].value)
 
     def notes(self, found: Sequence[Evidence], records: Sequence[Record], waiting: Sequence[CellSpec]) -> list[str]:
         """What the columns mean."""
