@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 else:
     ModelMetaclass = type(Plugin)  # it has no public name
 
-Goal = Literal["reconstruction", "membership", "extraction", "audit"]
-
 
 #: how a flag begins that says that the clock, not the attack, ended the work: such an answer counts as a time-out
 STOPPED = "stopped at its time limit"
@@ -257,7 +255,7 @@ class Attack(Plugin, metaclass=AttackType):
     """Base of all attacks."""
 
     kind: ClassVar[str] = "attack"
-    goal: ClassVar[Goal]
+    goal: ClassVar[str]
     #: the threats that this attack makes sense under
     threats: ClassVar[tuple[str, ...]]
     #: whether it can use more of a defense than its honest reading; `adaptive` says whether it does
@@ -295,7 +293,7 @@ class Attack(Plugin, metaclass=AttackType):
 class ReconstructionAttack(Attack):
     """Base of attacks that rebuild images."""
 
-    goal: ClassVar[Goal] = "reconstruction"
+    goal: ClassVar[str] = "reconstruction"
     threats: ClassVar[tuple[str, ...]] = ("server", "server+keys", "server+clients", "server:active")
 
     @abstractmethod
@@ -354,7 +352,7 @@ def gradient_flags(problems: tuple[Inversion, ...]) -> list[str]:
 class MembershipAttack(Attack):
     """Base of attacks that tell members from others."""
 
-    goal: ClassVar[Goal] = "membership"
+    goal: ClassVar[str] = "membership"
     #: which question it was made for: of the whole training, or of the victim's batch in an observed round
     about: ClassVar[Literal["training", "batch"]] = "training"
     threats: ClassVar[tuple[str, ...]] = ("client", "server", "server+keys", "server+clients", "server:active")
@@ -372,7 +370,7 @@ class MembershipAttack(Attack):
 class ExtractionAttack(Attack):
     """Base of attacks that steal the global model."""
 
-    goal: ClassVar[Goal] = "extraction"
+    goal: ClassVar[str] = "extraction"
     threats: ClassVar[tuple[str, ...]] = ("client",)
 
     @abstractmethod
@@ -387,7 +385,7 @@ class AuditAttack(Attack):
     portion: the bound that the game proves is for independent trials.
     """
 
-    goal: ClassVar[Goal] = "audit"
+    goal: ClassVar[str] = "audit"
     threats: ClassVar[tuple[str, ...]] = ("server", "server+keys", "server+clients", "server:active")
 
     trials: int = Field(1000, ge=20, le=10_000_000, description="runs of the protocol; half of them choose a threshold")

@@ -98,7 +98,7 @@ def overhead(folder: Path) -> float:
 
     from leakboard.leaderboard.cells.answer import load_answer
     from leakboard.leaderboard.cells.question import make_question
-    from leakboard.leaderboard.cells.score import score
+    from leakboard.leaderboard.cells.score import goal_of, score
     from leakboard.leaderboard.planning.run_folder import open_run
 
     torch.set_num_threads(1)
@@ -107,7 +107,7 @@ def overhead(folder: Path) -> float:
     def one(job: Job) -> None:
         question = replace(make_question(job), portions=())
         pickle.loads(pickle.dumps(question))
-        score(job, load_answer(job.answer_file)[0])
+        score(job, load_answer(goal_of(job), job.answer_file)[0])
 
     one(jobs[0])
     return sum(cpu_seconds(partial(one, job)) for job in jobs) / len(jobs)

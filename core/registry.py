@@ -43,10 +43,12 @@ FOLDERS = {
     "dataset": ("datasets/*.py",),
     "model": ("federation/models/*.py",),
     "metric": ("metrics/*.py",),
+    "goal": ("leaderboard/goals/*.py",),
+    "ranking": ("leaderboard/ranking/goals/*.py",),
 }
 
 #: groups of entry points in which installed packages offer plugins
-ENTRY_POINTS = ("leakboard.defenses", "leakboard.attacks")
+ENTRY_POINTS = ("leakboard.defenses", "leakboard.attacks", "leakboard.metrics", "leakboard.goals")
 #: what a plugin of somebody's own may be called: it becomes a label, and a part of file names
 NAME = r"[A-Za-z0-9._+@%-]{1,60}"
 
@@ -77,7 +79,8 @@ def _stamp() -> list[list[Any]]:
 
     A plugin inherits fields from building blocks in subfolders, so whole packages count.
     """
-    packages = {"core", *(pattern.partition("/")[0] for patterns in FOLDERS.values() for pattern in patterns)}
+    patterns = (pattern for patterns in FOLDERS.values() for pattern in patterns)
+    packages = {"core", *(pattern.rpartition("/")[0].removesuffix("/*") for pattern in patterns)}
     files = sorted(path for package in packages for path in (ROOT / package).rglob("*.py"))
     stats = [(path, path.stat()) for path in files]
     return [[str(p.relative_to(ROOT)), s.st_size, s.st_mtime_ns] for p, s in stats]
@@ -183,7 +186,9 @@ def load_file(path: str | Path) -> list[Entry]:
     if odd := [name for name in names if not isinstance(name, str) or not re.fullmatch(NAME, name)]:
         raise UserError(f"{path} defines a plugin called {odd[0]!r:.80}: a name is of letters, digits and ._+@%-.")
     if not entries:
-        raise UserError(f"{path} defines no plugin: a class that sets `name`, derived from Defense or Attack.")
+        raise UserError(
+            f"{path} defines no plugin: a class that sets `name`, derived from Defense, Attack, Metric or Goal."
+        )
     others = [
         entry for file, other in _loaded_files.items() if file != str(source) for entry in describe_module(other, file)
     ]
@@ -197,8 +202,13 @@ def loaded_files() -> list[str]:
     return list(_loaded_files)
 
 
+def loaded_modules() -> tuple[ModuleType, ...]:
+    """The modules of those files: whoever keeps what `entries` said keeps it for these."""
+    return tuple(_loaded_files.values())
+
+
 def installed_files() -> list[str]:
-    """Plugin files of installed packages: entry points in the groups `leakboard.defenses` and `leakboard.attacks`.
+    """Plugin files of installed packages: entry points in the groups of `ENTRY_POINTS`.
 
     An entry point names a module, `my_package.my_defense`; its file is loaded as `--plugin` would load it.
     """

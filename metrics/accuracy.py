@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from leakboard.metrics.base import Goal, Metric, Score
+from leakboard.metrics.base import Metric, Score, TrainingTruth
 
 
 def accuracy(logits: Tensor, labels: Tensor) -> float:
@@ -47,12 +47,14 @@ class Accuracy(Metric):
     """
 
     name: ClassVar[str] = "accuracy"
-    goal: ClassVar[Goal] = "training"
+    tolerance: ClassVar[float] = 0.03
+    goal: ClassVar[str] = "training"
     higher_is_better: ClassVar[bool] = True
     bounds: ClassVar[tuple[float | None, float | None]] = (0.0, 1.0)
 
-    def score(self, logits: Tensor, labels: Tensor) -> Score:
+    def score(self, truth: TrainingTruth) -> Score:
         """Accuracy of these logits; None if there are no records."""
+        labels = truth.labels
         if len(labels) == 0:
             return Score(None, reason="there are no test records")
-        return Score(accuracy(logits, labels), details={"records": float(len(labels))})
+        return Score(accuracy(truth.logits, labels), details={"records": float(len(labels))})

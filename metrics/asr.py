@@ -48,6 +48,7 @@ class Asr(MembershipMetric):
     """
 
     name: ClassVar[str] = "asr"
+    title: ClassVar[str] = "ASR"
     citation: ClassVar[str] = "Yeom et al., Privacy Risk in Machine Learning, CSF 2018"
     higher_is_better: ClassVar[bool] = True
     bounds: ClassVar[tuple[float | None, float | None]] = (0.0, 1.0)

@@ -37,6 +37,8 @@ class Auc(MembershipMetric):
     """
 
     name: ClassVar[str] = "auc"
+    title: ClassVar[str] = "AUC"
+    tolerance: ClassVar[float] = 0.03
     citation: ClassVar[str] = "Hanley and McNeil, The Meaning and Use of the Area under a ROC Curve, Radiology 1982"
     higher_is_better: ClassVar[bool] = True
     bounds: ClassVar[tuple[float | None, float | None]] = (0.0, 1.0)

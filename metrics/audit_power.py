@@ -87,6 +87,9 @@ class AuditPower(AuditMetric):
     """
 
     name: ClassVar[str] = "audit_power"
+    title: ClassVar[str] = "provable of the claim"
+    hint: ClassVar[str] = "ε audited if exactly the claim is spent (median)"
+    tolerance: ClassVar[float] = 0.1
     citation: ClassVar[str] = "Definition: the median bound of simulated audits of a Gaussian mechanism"
     higher_is_better: ClassVar[bool] = True
     bounds: ClassVar[tuple[float | None, float | None]] = (0.0, None)

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from leakboard.core.plugins import Plugin
 from leakboard.federation.payload import Parameters
 
-Goal = Literal["reconstruction", "membership", "extraction", "audit", "training"]
+#: how a metric's value follows from its values per item
+Aggregate = Literal["mean", "share", "whole"]
 
 
 @dataclass(frozen=True)
@@ -83,28 +84,57 @@ class AuditTruth:
     claimed: float | None = None
 
 
+@dataclass(frozen=True)
+class TrainingTruth:
+    """What metrics of a training get: what the final model says of the test, `logits` (N, classes), `labels` (N,)."""
+
+    logits: Tensor
+    labels: Tensor
+
+
 class Metric(Plugin):
-    """Base of all metrics; `version` increases whenever the definition changes."""
+    """Base of all metrics; `version` increases whenever the definition changes.
+
+    What a table shows of a metric is declared here, once: a metric from a plugin file gets a column like any other.
+    """
 
     kind: ClassVar[str] = "metric"
-    goal: ClassVar[Goal]
+    #: the name of the goal whose cells it scores; "training": the utility of the model
+    goal: ClassVar[str]
     version: ClassVar[int] = 1
+    #: the head of its column; empty: its name
+    title: ClassVar[str] = ""
     unit: ClassVar[str] = ""
+    #: decimal places in tables; where a value would show none of them, so many significant digits instead
+    digits: ClassVar[int] = 3
+    significant: ClassVar[int | None] = None
+    #: a few words that explain the column
+    hint: ClassVar[str] = ""
     #: whether a larger value means that the attack did better (more harm)
     higher_is_better: ClassVar[bool]
     bounds: ClassVar[tuple[float | None, float | None]] = (None, None)
+    #: how `value` follows from `per_item`: "mean" of them, the same of values in [0, 1] ("share"), or "whole": not
+    aggregate: ClassVar[Aggregate] = "whole"
+    #: how far a value that is computed again on another machine may be from the published one
+    tolerance: ClassVar[float] = 0.05
 
     @classmethod
     def describe(cls) -> dict[str, Any]:
-        """What `list --json` prints; for a metric also its goal, unit, version, direction and bounds."""
-        own = {"goal": cls.goal, "unit": cls.unit, "version": cls.version, "bounds": list(cls.bounds)}
-        return {**super().describe(), **own, "higher_is_better": cls.higher_is_better}
+        """What `list --json` prints; for a metric also its goal, unit, version, direction, bounds and column."""
+        names = ("goal", "unit", "version", "digits", "significant", "hint", "aggregate", "tolerance")
+        own = {name: getattr(cls, name) for name in names}
+        own |= {"bounds": list(cls.bounds), "title": cls.title or cls.name, "higher_is_better": cls.higher_is_better}
+        return {**super().describe(), **own}
+
+    @abstractmethod
+    def score(self, truth: Any) -> Score:
+        """Score an answer; `truth` is what the goal's `truth` returns."""
 
 
 class ReconstructionMetric(Metric):
     """A metric on reconstructed images."""
 
-    goal: ClassVar[Goal] = "reconstruction"
+    goal: ClassVar[str] = "reconstruction"
 
     @abstractmethod
     def score(self, truth: ReconstructionTruth) -> Score:
@@ -114,7 +144,7 @@ class ReconstructionMetric(Metric):
 class MembershipMetric(Metric):
     """A metric on membership scores and decisions."""
 
-    goal: ClassVar[Goal] = "membership"
+    goal: ClassVar[str] = "membership"
 
     @abstractmethod
     def score(self, truth: MembershipTruth) -> Score:
@@ -124,7 +154,7 @@ class MembershipMetric(Metric):
 class ExtractionMetric(Metric):
     """A metric on a stolen model."""
 
-    goal: ClassVar[Goal] = "extraction"
+    goal: ClassVar[str] = "extraction"
 
     @abstractmethod
     def score(self, truth: ExtractionTruth) -> Score:
@@ -134,7 +164,7 @@ class ExtractionMetric(Metric):
 class AuditMetric(Metric):
     """A metric on the scores of a distinguishing game."""
 
-    goal: ClassVar[Goal] = "audit"
+    goal: ClassVar[str] = "audit"
 
     @abstractmethod
     def score(self, truth: AuditTruth) -> Score:

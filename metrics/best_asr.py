@@ -36,6 +36,8 @@ class BestThresholdAsr(MembershipMetric):
     """
 
     name: ClassVar[str] = "asr_best_threshold"
+    title: ClassVar[str] = "best-threshold accuracy"
+    hint: ClassVar[str] = "chosen on the evaluated set: biased up"
     citation: ClassVar[str] = "Carlini et al., Membership Inference Attacks From First Principles, IEEE S&P 2022"
     higher_is_better: ClassVar[bool] = True
     bounds: ClassVar[tuple[float | None, float | None]] = (0.5, 1.0)

@@ -43,6 +43,9 @@ class CanonicalDistance(ExtractionMetric):
     """
 
     name: ClassVar[str] = "canonical_distance"
+    title: ClassVar[str] = "distance of weights"
+    digits: ClassVar[int] = 4
+    hint: ClassVar[str] = "relative, up to the symmetry of ReLUs"
     citation: ClassVar[str] = "Neyshabur et al., Path-SGD: Path-Normalized Optimization (...), NeurIPS 2015"
     higher_is_better: ClassVar[bool] = False
     bounds: ClassVar[tuple[float | None, float | None]] = (0.0, None)

@@ -154,6 +154,9 @@ class EpsilonLower(AuditMetric):
     """
 
     name: ClassVar[str] = "epsilon_lower"
+    title: ClassVar[str] = "ε audited"
+    hint: ClassVar[str] = "the true ε is at least this, at 95 % confidence"
+    tolerance: ClassVar[float] = 0.7
     citation: ClassVar[str] = (
         "Jagielski et al., Auditing Differentially Private Machine Learning, NeurIPS 2020; Nasr et al., Adversary "
         "Instantiation, S&P 2021"

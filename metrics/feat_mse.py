@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from leakboard.metrics.base import ReconstructionMetric, ReconstructionTruth, Score
+from leakboard.metrics.base import Aggregate, ReconstructionMetric, ReconstructionTruth, Score
 from leakboard.metrics.building_blocks.images import mean_score
 
 
@@ -39,6 +39,11 @@ class FeatMse(ReconstructionMetric):
     """
 
     name: ClassVar[str] = "feat_mse"
+    title: ClassVar[str] = "Feat-MSE"
+    digits: ClassVar[int] = 4
+    significant: ClassVar[int | None] = 3
+    aggregate: ClassVar[Aggregate] = "mean"
+    tolerance: ClassVar[float] = 0.1
     citation: ClassVar[str] = "Geiping et al., Inverting Gradients, NeurIPS 2020"
     higher_is_better: ClassVar[bool] = False
     bounds: ClassVar[tuple[float | None, float | None]] = (0.0, None)

@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from leakboard.metrics.base import ExtractionMetric, ExtractionTruth, Score
+from leakboard.metrics.base import Aggregate, ExtractionMetric, ExtractionTruth, Score
 
 
 def fidelity(stolen: Tensor, true: Tensor) -> Tensor:
@@ -36,6 +36,9 @@ class Fidelity(ExtractionMetric):
     """
 
     name: ClassVar[str] = "fidelity"
+    hint: ClassVar[str] = "share of test images on which it agrees with the true model"
+    aggregate: ClassVar[Aggregate] = "share"
+    tolerance: ClassVar[float] = 0.03
     citation: ClassVar[str] = "Jagielski et al., High Accuracy and High Fidelity Extraction (...), USENIX Security 2020"
     higher_is_better: ClassVar[bool] = True
     bounds: ClassVar[tuple[float | None, float | None]] = (0.0, 1.0)

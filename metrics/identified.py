@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from leakboard.core.vision import lpips
-from leakboard.metrics.base import ReconstructionMetric, ReconstructionTruth, Score
+from leakboard.metrics.base import Aggregate, ReconstructionMetric, ReconstructionTruth, Score
 from leakboard.metrics.building_blocks.backbone import LpipsMetric, Network, WeightsMissing, load_network
 from leakboard.metrics.building_blocks.images import check_original, check_pair, clamped, mean_score, sanitise
 from leakboard.metrics.matching import pairwise_mse
@@ -98,6 +98,8 @@ class Identified(ReconstructionMetric):
     """
 
     name: ClassVar[str] = "identified"
+    aggregate: ClassVar[Aggregate] = "share"
+    tolerance: ClassVar[float] = 0.15
     citation: ClassVar[str] = "Yin et al., See through Gradients, CVPR 2021"
     higher_is_better: ClassVar[bool] = True
     bounds: ClassVar[tuple[float | None, float | None]] = (0.0, 1.0)
@@ -118,6 +120,9 @@ class IdentifiedLpips(LpipsMetric):
     """
 
     name: ClassVar[str] = "identified_lpips"
+    title: ClassVar[str] = "identified (LPIPS)"
+    aggregate: ClassVar[Aggregate] = "share"
+    tolerance: ClassVar[float] = 0.15
     citation: ClassVar[str] = "Yin et al., See through Gradients, CVPR 2021; Zhang et al., CVPR 2018"
     higher_is_better: ClassVar[bool] = True
     bounds: ClassVar[tuple[float | None, float | None]] = (0.0, 1.0)

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from leakboard.metrics.base import ReconstructionMetric, ReconstructionTruth, Score
+from leakboard.metrics.base import Aggregate, ReconstructionMetric, ReconstructionTruth, Score
 from leakboard.metrics.building_blocks.images import score_images, squared_error
 
 
@@ -32,6 +32,10 @@ class Mse(ReconstructionMetric):
     """
 
     name: ClassVar[str] = "mse"
+    title: ClassVar[str] = "MSE"
+    digits: ClassVar[int] = 4
+    aggregate: ClassVar[Aggregate] = "mean"
+    tolerance: ClassVar[float] = 0.01
     citation: ClassVar[str] = "Geiping et al., Inverting Gradients, NeurIPS 2020"
     higher_is_better: ClassVar[bool] = False
     bounds: ClassVar[tuple[float | None, float | None]] = (0.0, 1.0)

@@ -126,6 +126,9 @@ class Mu(AuditMetric):
     """
 
     name: ClassVar[str] = "mu"
+    title: ClassVar[str] = "μ̂"
+    hint: ClassVar[str] = "estimate of Gaussian DP, from all trials"
+    tolerance: ClassVar[float] = 0.3
     citation: ClassVar[str] = (
         "Dong, Roth and Su, Gaussian Differential Privacy, JRSS B 2022; Bamber, J. Math. Psych. 1975"
     )

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from leakboard.metrics.base import ReconstructionMetric, ReconstructionTruth, Score
+from leakboard.metrics.base import Aggregate, ReconstructionMetric, ReconstructionTruth, Score
 from leakboard.metrics.building_blocks.images import check_pair, score_images
 
 
@@ -40,6 +40,9 @@ class NormalisedMse(ReconstructionMetric):
     """
 
     name: ClassVar[str] = "test_mse"
+    title: ClassVar[str] = "Test-MSE"
+    aggregate: ClassVar[Aggregate] = "mean"
+    tolerance: ClassVar[float] = 0.2
     citation: ClassVar[str] = "Geiping et al., Inverting Gradients, NeurIPS 2020"
     higher_is_better: ClassVar[bool] = False
     bounds: ClassVar[tuple[float | None, float | None]] = (0.0, None)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from leakboard.metrics.base import ReconstructionTruth, Score
+from leakboard.metrics.base import Aggregate, ReconstructionTruth, Score
 from leakboard.metrics.building_blocks.backbone import LpipsMetric, Network, WeightsMissing, load_network
 from leakboard.metrics.building_blocks.images import check_images, check_pair, score_images
 
@@ -65,6 +65,8 @@ class Lpips(LpipsMetric):
     """
 
     name: ClassVar[str] = "lpips"
+    title: ClassVar[str] = "LPIPS"
+    aggregate: ClassVar[Aggregate] = "mean"
     citation: ClassVar[str] = "Zhang et al., The Unreasonable Effectiveness of Deep Features, CVPR 2018"
     higher_is_better: ClassVar[bool] = False
     bounds: ClassVar[tuple[float | None, float | None]] = (0.0, None)

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from leakboard.metrics.base import ReconstructionMetric, ReconstructionTruth, Score
+from leakboard.metrics.base import Aggregate, ReconstructionMetric, ReconstructionTruth, Score
 from leakboard.metrics.building_blocks.images import score_images, squared_error
 
 #: 60 dB is an error of 1/1000 a pixel, under the step of 8-bit images (1/255): better is not visible, and
@@ -39,6 +39,10 @@ class Psnr(ReconstructionMetric):
     """
 
     name: ClassVar[str] = "psnr"
+    title: ClassVar[str] = "PSNR"
+    digits: ClassVar[int] = 2
+    aggregate: ClassVar[Aggregate] = "mean"
+    tolerance: ClassVar[float] = 1.0
     citation: ClassVar[str] = "Huynh-Thu and Ghanbari, Scope of validity of PSNR, Electronics Letters 2008"
     unit: ClassVar[str] = "dB"
     higher_is_better: ClassVar[bool] = True

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv2d
 
-from leakboard.metrics.base import ReconstructionMetric, ReconstructionTruth, Score
+from leakboard.metrics.base import Aggregate, ReconstructionMetric, ReconstructionTruth, Score
 from leakboard.metrics.building_blocks.images import check_pair, clamped, score_images
 
 WINDOW, SIGMA = 11, 1.5
@@ -64,6 +64,8 @@ class Ssim(ReconstructionMetric):
     """
 
     name: ClassVar[str] = "ssim"
+    title: ClassVar[str] = "SSIM"
+    aggregate: ClassVar[Aggregate] = "mean"
     citation: ClassVar[str] = "Wang et al., Image Quality Assessment: From Error Visibility to SSIM, IEEE TIP 2004"
     higher_is_better: ClassVar[bool] = True
     bounds: ClassVar[tuple[float | None, float | None]] = (-1.0, 1.0)

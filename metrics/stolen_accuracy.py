@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from leakboard.metrics.accuracy import accuracy
-from leakboard.metrics.base import ExtractionMetric, ExtractionTruth, Score
+from leakboard.metrics.base import Aggregate, ExtractionMetric, ExtractionTruth, Score
 
 
 def hits(logits: Tensor, labels: Tensor) -> Tensor:
@@ -37,6 +37,9 @@ class StolenAccuracy(ExtractionMetric):
     """
 
     name: ClassVar[str] = "stolen_accuracy"
+    title: ClassVar[str] = "accuracy of the stolen model"
+    aggregate: ClassVar[Aggregate] = "share"
+    tolerance: ClassVar[float] = 0.03
     citation: ClassVar[str] = "Jagielski et al., High Accuracy and High Fidelity Extraction (...), USENIX Security 2020"
     higher_is_better: ClassVar[bool] = True
     bounds: ClassVar[tuple[float | None, float | None]] = (0.0, 1.0)

@@ -56,6 +56,8 @@ class TprAt1(_TprAtFpr):
     """
 
     name: ClassVar[str] = "tpr@1%fpr"
+    title: ClassVar[str] = "TPR at 1 % FPR"
+    tolerance: ClassVar[float] = 0.1
     level: ClassVar[float] = 0.01
 
 
@@ -66,4 +68,6 @@ class TprAt01(_TprAtFpr):
     """
 
     name: ClassVar[str] = "tpr@0.1%fpr"
+    title: ClassVar[str] = "TPR at 0.1 % FPR"
+    tolerance: ClassVar[float] = 0.1
     level: ClassVar[float] = 0.001

@@ -139,7 +139,7 @@ class Suite(Settings):
 
 def is_about_rounds(goal: str, entry: AttackEntry) -> bool:
     """Whether an attack of this goal runs once per observed round instead of once on the whole training."""
-    return goal in ("reconstruction", "extraction") or entry.about == "batch"
+    return bool(registry.find("goal", goal)["per_round"]) or entry.about == "batch"
 
 
 def _check_threat(threat: str, clients: int) -> None:
@@ -227,8 +227,13 @@ def check_plugins(suite: Suite) -> None:
     for attack in suite.attacks:
         made = registry.create("attack", attack.name, attack.params)
         goal = made.describe()["goal"]
-        if attack.about == "batch" and goal != "membership":
-            raise UserError(f"The attack '{attack.title}' has no 'about: batch': its goal is {goal}, not membership.")
+        for kind in ("goal", "ranking"):  # without both no table could be made
+            registry.find(kind, goal)
+        if attack.about not in registry.find("goal", goal)["about"]:
+            able = ", ".join(n for n, other in registry.entries("goal").items() if attack.about in other["about"])
+            raise UserError(
+                f"The attack '{attack.title}' has no 'about: {attack.about}': its goal is {goal}, not {able}."
+            )
         if attack.pool_share < 1 and attack.about != "batch":
             share = f"a pool_share of {attack.pool_share:g}"
             raise UserError(f"The attack '{attack.title}' has {share}, which only 'about: batch' can have.")

@@ -29,28 +29,12 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from leakboard.attacks.base import (
-    Attack,
-    AuditAnswer,
-    AuditAttack,
-    AuditTask,
-    ExtractionAnswer,
-    ExtractionAttack,
-    ExtractionTask,
-    Knowledge,
-    MembershipAnswer,
-    MembershipAttack,
-    MembershipTask,
-    ReconstructionAnswer,
-    ReconstructionAttack,
-    ReconstructionTask,
-)
+from leakboard.attacks.base import Attack, Knowledge
 from leakboard.core import registry
 from leakboard.core.errors import Unsupported
-from leakboard.leaderboard.cells.answer import Answer, AttackFailed, AttackTask, check_answer, most_bytes, pack, unpack
+from leakboard.leaderboard.cells.answer import most_bytes, pack, unpack
 from leakboard.leaderboard.cells.processes import context, obey_engine, one_thread, print_into
+from leakboard.leaderboard.goals.question import Answer, AttackFailed, GoalQuestion
 from leakboard.leaderboard.records.record import Cost
 
 #: of a reason and of a traceback so much is sent: a pipe takes 64 KB, and nobody may be there to read more yet
@@ -70,15 +54,16 @@ class Cheating(Exception):
 class Question:
     """What the child is handed: no truth, no base seed, no run folder but as something forbidden.
 
-    An audit's task holds no trial yet: its trials are the `portions`, which follow one after another.
+    Where the work comes in parts (the trials of an audit), the `portions` follow one after another.
     """
 
     plugin_files: tuple[str, ...]
+    goal: GoalQuestion
     attack: Attack
     knowledge: Knowledge
-    task: AttackTask
+    task: Any
     forbidden: tuple[str, ...]
-    portions: Iterable[AuditTask] = ()
+    portions: Iterable[Any] = ()
 
 
 #: what Python tells of files before it touches them
@@ -201,7 +186,7 @@ def _child(questions: Connection, pipe: Connection) -> None:
         cost = Cost(
             wall_seconds=time.perf_counter() - wall, cpu_seconds=time.process_time() - cpu, peak_memory_mib=used
         )
-        content = pack(answer, cost)
+        content = pack(question.goal, answer, cost)
         pipe.send_bytes(_told("ok"))
         pipe.send_bytes(content)
     except Unsupported as reason:
@@ -232,7 +217,7 @@ def _unpack(parcel: bytes) -> Question:
 def _die_with_worker(questions: Connection, inbox: queue.Queue[bytes]) -> None:
     """The fork server is this process's parent, so a killed worker must be noticed by its closed pipe.
 
-    What comes through the pipe before are an audit's portions.
+    What comes through the pipe before are the portions of the work.
     """
     with suppress(EOFError, OSError):
         while True:
@@ -245,41 +230,16 @@ def _progress(line: str) -> None:
 
 
 def _run(question: Question, inbox: queue.Queue[bytes]) -> Answer:
-    knowledge = replace(question.knowledge, progress=_progress)
-    answer: Answer
-    wanted: type[Answer]
-    if isinstance(question.attack, ReconstructionAttack) and isinstance(question.task, ReconstructionTask):
-        wanted, answer = ReconstructionAnswer, question.attack.reconstruct(knowledge, question.task)
-    elif isinstance(question.attack, MembershipAttack) and isinstance(question.task, MembershipTask):
-        wanted, answer = MembershipAnswer, question.attack.infer(knowledge, question.task)
-    elif isinstance(question.attack, ExtractionAttack) and isinstance(question.task, ExtractionTask):
-        wanted, answer = ExtractionAnswer, question.attack.extract(knowledge, question.task)
-    elif isinstance(question.attack, AuditAttack) and isinstance(question.task, AuditTask):
-        wanted, answer = AuditAnswer, _audit_trials(question.attack, knowledge, inbox)
-    else:
-        raise TypeError(f"the attack '{question.attack.name}' cannot do a {type(question.task).__name__}")
-    if not isinstance(answer, wanted):
-        raise TypeError(f"the attack must return a {wanted.__name__}; given: {type(answer).__name__}")
-    check_answer(answer, question.task, question.knowledge.public)
+    goal, knowledge = question.goal, replace(question.knowledge, progress=_progress)
+    answer: Answer = goal.run(question.attack, knowledge, question.task, _portions(inbox))
+    goal.accept(answer, question.task, knowledge.public)
     return answer
 
 
-def _audit_trials(attack: AuditAttack, knowledge: Knowledge, inbox: queue.Queue[bytes]) -> AuditAnswer:
-    """Score portion after portion until the empty parcel; flags once, diagnostics as means over the portions."""
-    answers: list[AuditAnswer] = []
+def _portions(inbox: queue.Queue[bytes]) -> Iterator[Any]:
+    """The portions of the work as they arrive, until the empty parcel."""
     while parcel := inbox.get():
-        task: AuditTask = pickle.loads(parcel)
-        answer = attack.distinguish(knowledge, task)
-        if not isinstance(answer, AuditAnswer):
-            raise TypeError(f"the attack must return an AuditAnswer; given: {type(answer).__name__}")
-        check_answer(answer, task, knowledge.public)
-        if len(answer.scores) != len(task.trials):
-            raise TypeError(f"the attack must return {len(task.trials)} scores; given: {len(answer.scores)}")
-        answers.append(answer)
-    flags = tuple(dict.fromkeys(flag for answer in answers for flag in answer.flags))
-    names = {name for answer in answers for name in answer.diagnostics}
-    means = {n: sum(a.diagnostics.get(n, 0.0) for a in answers) / len(answers) for n in sorted(names)}
-    return AuditAnswer(torch.cat([answer.scores for answer in answers]), flags, means)
+        yield pickle.loads(parcel)  # made by our own parent process
 
 
 def run_attack(question: Question, pipes: AttackPipes, log: Path | None = None) -> tuple[Answer, Cost]:
@@ -287,8 +247,7 @@ def run_attack(question: Question, pipes: AttackPipes, log: Path | None = None) 
     parcel = pickle.dumps((question.plugin_files, pickle.dumps(replace(question, portions=()))))
     try:
         pipes.questions.send_bytes(pickle.dumps((log, parcel)))
-        if isinstance(question.task, AuditTask):
-            _send_portions(question.portions, pipes)
+        _send_portions(question.portions, pipes)
         told = _received(pipes, LARGEST_TOLD)
         outcome, reason, trace = _read_told(told)
         if outcome == "unsupported":
@@ -299,7 +258,7 @@ def run_attack(question: Question, pipes: AttackPipes, log: Path | None = None) 
     except (EOFError, OSError):
         raise AttackFailed(DIED) from None
     try:
-        return unpack(content)
+        return unpack(question.goal, content)
     except Exception as error:  # whatever bytes of a stranger lead to, in safetensors or JSON
         raise AttackFailed(f"{NO_ANSWER} ({type(error).__name__})") from None
 
@@ -329,12 +288,11 @@ def _read_told(told: bytes) -> tuple[str, str, str]:
 
 def longest_answer(question: Question) -> int:
     """The largest size in bytes that an answer to this question can have."""
-    trials = question.attack.trials if isinstance(question.attack, AuditAttack) else 0
-    return most_bytes(question.task, question.knowledge.public, trials)
+    return most_bytes(question.goal, question.task, question.knowledge.public, question.attack)
 
 
-def _send_portions(portions: Iterable[AuditTask], pipes: AttackPipes) -> None:
-    """Send the trials as fast as the attack takes them, then an empty parcel; stop where it has ended already."""
+def _send_portions(portions: Iterable[Any], pipes: AttackPipes) -> None:
+    """Send the portions as fast as the attack takes them, then an empty parcel; stop where it has ended already."""
     with suppress(BrokenPipeError):
         for portion in portions:
             pipes.questions.send_bytes(pickle.dumps(portion))

@@ -6,16 +6,17 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from leakboard.attacks.base import STOPPED, ReconstructionAnswer
+from leakboard.attacks.base import STOPPED
 from leakboard.core.errors import Unsupported, UserError
 from leakboard.core.files import write_text
 from leakboard.federation.settings import Public, Training
 from leakboard.federation.view import parse_threat
-from leakboard.leaderboard.cells.answer import Answer, AttackFailed, check_answer, load_answer, save_answer
+from leakboard.leaderboard.cells.answer import load_answer, save_answer
 from leakboard.leaderboard.cells.attack_process import AttackPipes, Question, longest_answer, run_attack
 from leakboard.leaderboard.cells.question import make_question
-from leakboard.leaderboard.cells.score import score
+from leakboard.leaderboard.cells.score import goal_of, score
 from leakboard.leaderboard.cells.train import load_public, load_summary
+from leakboard.leaderboard.goals.question import Answer, AttackFailed
 from leakboard.leaderboard.planning.jobs import Job
 from leakboard.leaderboard.records.provenance import provenance
 from leakboard.leaderboard.records.record import Cost, Record
@@ -70,15 +71,15 @@ def _line(text: str) -> str:
 
 def _answer(job: Job, pipes: AttackPipes, log: Path) -> tuple[Answer, Cost]:
     """The kept answer of this attack where there is one, else run it and keep it."""
-    question = make_question(job)
+    goal, question = goal_of(job), make_question(job)
     public = load_public(job.training_folder)
     kept = _kept(job, question, public)
     if kept is not None and not _stopped(kept[0]):  # one that was stopped is tried again
         return kept
     answer, cost = run_attack(question, pipes, log)
-    check_answer(answer, question.task, public)
-    if not _stopped(answer) or isinstance(answer, ReconstructionAnswer):
-        save_answer(job.answer_file, answer, cost)  # images are shown also when the clock ended the search
+    goal.accept(answer, question.task, public)
+    if not _stopped(answer) or goal.shows_answer:
+        save_answer(goal, job.answer_file, answer, cost)  # images are shown also when the clock ended the search
     return answer, cost
 
 
@@ -88,8 +89,8 @@ def _kept(job: Job, question: Question, public: Public) -> tuple[Answer, Cost] |
     try:
         if file.stat().st_size > longest_answer(question):
             return None
-        answer, cost = load_answer(file)
-        check_answer(answer, question.task, public)
+        answer, cost = load_answer(question.goal, file)
+        question.goal.accept(answer, question.task, public)
     except Exception:  # cut, changed or of another kind: the attack runs again and its answer takes the place
         return None
     return answer, cost

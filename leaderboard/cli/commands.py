@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -37,6 +38,7 @@ from leakboard.leaderboard.publishing.submit import PUBLISHED, mark_verified, op
 from leakboard.leaderboard.publishing.submit import submit as publish
 from leakboard.leaderboard.publishing.verify import verify as compute_again
 from leakboard.leaderboard.ranking.leaderboards import untabled
+from leakboard.leaderboard.records.known import goals
 from leakboard.leaderboard.records.record import Record
 from leakboard.leaderboard.records.scope import all_targets
 from leakboard.leaderboard.tables.all_cells import cell_tables
@@ -49,8 +51,7 @@ from leakboard.suites.schema import load_suite
 
 def run(args: argparse.Namespace) -> int:
     """`run`: do a suite, print its table, write its page."""
-    for file in args.plugin:
-        registry.load_file(file)
+    _load(args.plugin)
     suite = select(load_suite(args.suite), args.defense, args.attack, args.seed, args.plugin)
     folder = Path(args.out or Path("runs") / suite.name)
     _check_share(args.gpus_per_cell, args.executor)
@@ -148,8 +149,15 @@ def status(args: argparse.Namespace) -> int:
     return 0
 
 
+def _load(files: Sequence[str]) -> None:
+    """Load the plugin files of an option."""
+    for file in files:
+        registry.load_file(file)
+
+
 def table(args: argparse.Namespace) -> int:
     """`table`: print the tables of a run."""
+    _load(args.plugin)
     opened = open_any(Path(args.out))
     if args.paper:
         tables = paper_tables(opened.records, args.target)
@@ -196,6 +204,7 @@ def _rendered(one: Table, form: str | None) -> str:
 
 def report(args: argparse.Namespace) -> int:
     """`report`: write the page of a run."""
+    _load(args.plugin)
     print(f"page: {_write_page(open_any(Path(args.out)))}")
     return 0
 
@@ -243,6 +252,7 @@ def check(args: argparse.Namespace) -> int:
 
 def compare(args: argparse.Namespace) -> int:
     """`compare`: two runs cell by cell, and every setting in which they differ."""
+    _load(args.plugin)
     one, two = (open_any(Path(folder)) for folder in (args.first, args.second))
     for opened, name in ((one, "A"), (two, "B")):
         _print_warning(opened.warning, args.format, f"{name}: ")
@@ -252,6 +262,7 @@ def compare(args: argparse.Namespace) -> int:
 
 def submit(args: argparse.Namespace) -> int:
     """`submit`: collect a run's records for publishing."""
+    _load(args.plugin)
     target, count = publish(Path(args.run), Path(args.to) if args.to else PUBLISHED, args.allow_dirty)
     print(f"{count} records are in {target}: propose them as a change to the repository (docs/publishing.md).")
     for line in _broken(open_run(Path(args.run))):
@@ -261,8 +272,7 @@ def submit(args: argparse.Namespace) -> int:
 
 def verify(args: argparse.Namespace) -> int:
     """`verify`: compute records again; 1 where one differs by more than its tolerance."""
-    for file in args.plugin:
-        registry.load_file(file)
+    _load(args.plugin)
     worst = 0
     for folder in dict.fromkeys(Path(name).parent for name in args.records):
         _print_warning(read_note(folder), None)
@@ -277,12 +287,12 @@ def verify(args: argparse.Namespace) -> int:
 
 
 def _describe(record: Record) -> str:
-    cell = record.cell
+    cell, goal = record.cell, goals().get(record.cell.goal)
     lines = [
         f"{cell.attack.label} on {cell.training.defense.label}",
         f"  data      {cell.training.dataset.label}, model {cell.training.model.label}, seed {cell.training.seed}",
         f"  threat    {cell.threat}" + (f", {cell.moment} round" if cell.moment else ""),
-        *([f"  batch     {cell.batch_size} records per gradient"] if cell.goal == "reconstruction" else []),
+        *([f"  batch     {cell.batch_size} records per gradient"] if goal is not None and goal.per_batch_size else []),
         f"  status    {record.status}" + (f": {record.reason}" if record.reason else ""),
     ]
     lines += [f"  flag      {flag}" for flag in record.flags]
@@ -304,7 +314,8 @@ def _describe(record: Record) -> str:
 
 def _ranked_elsewhere(record: Record) -> str:
     """Why the rankings have another score of this cell; an audit's bound is the same in both."""
-    return "" if record.cell.goal == "audit" else " (rankings: over the half on which the attack was not chosen)"
+    goal = goals().get(record.cell.goal)
+    return "" if goal is not None and goal.is_game else " (rankings: over the half on which the attack was not chosen)"
 
 
 def _write_page(opened: Run) -> Path:

@@ -15,7 +15,15 @@ from leakboard.core.registry import FOLDERS, entries, installed_files, load_file
 from leakboard.leaderboard.cli.finished import look, repeat
 from leakboard.suites import suite_files
 
-KINDS = {"defenses": "defense", "attacks": "attack", "datasets": "dataset", "models": "model", "metrics": "metric"}
+KINDS = {
+    "defenses": "defense",
+    "attacks": "attack",
+    "datasets": "dataset",
+    "models": "model",
+    "metrics": "metric",
+    "goals": "goal",
+    "rankings": "ranking",
+}
 EPILOG = "Exit codes: 0 all cells worked; 1 some cells failed; 2 a mistake in what was given; 130 stopped by Ctrl-C."
 
 
@@ -62,7 +70,8 @@ def build_parser() -> argparse.ArgumentParser:
     table.add_argument(
         "--target", type=float, metavar="PERCENT", help="with --paper: the accuracy that time is measured to"
     )
-    _add_out(commands.add_parser("report", help="write the page of a run"))
+    report = commands.add_parser("report", help="write the page of a run")
+    _add_out(report)
     show = commands.add_parser("show", help="one record, readable, with its images")
     show.add_argument("record", metavar="RECORD.json")
     new = commands.add_parser("new", help="write a working skeleton of a plugin: one file")
@@ -79,6 +88,9 @@ def build_parser() -> argparse.ArgumentParser:
     submit.add_argument("run", metavar="RUN", help="folder of the run")
     submit.add_argument("--to", metavar="DIR", help="where they go (default: leaderboard/published)")
     submit.add_argument("--allow-dirty", action="store_true", help="also records of code that is in no commit")
+    for opening in (table, report, compare, submit):
+        help_text = "goals and metrics of your own that the run was made with"
+        opening.add_argument("--plugin", metavar="FILE.py", default=[], nargs="+", action="extend", help=help_text)
     verify = commands.add_parser("verify", help="compute records again and compare, within stated tolerances")
     verify.add_argument("records", metavar="RECORD.json", nargs="+")
     verify.add_argument("--data", metavar="NAME:PLACE", default="", help="where the data lies, such as npz:FILE")
@@ -113,7 +125,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dry-run", action="store_true", help="print the plan with an estimate of its time, run nothing"
     )
-    parser.add_argument("--plugin", metavar="FILE.py", default=[], help="defenses or attacks of your own", **many)  # type: ignore[arg-type]
+    parser.add_argument("--plugin", metavar="FILE.py", default=[], help="plugins of your own", **many)  # type: ignore[arg-type]
     parser.add_argument("--retry-failed", action="store_true", help="compute failed, crashed and timed-out cells again")
     parser.add_argument("--fresh-keys", action="store_true", help="keys and draws from the system, not from the seed")
     parser.add_argument("--lpips-weights", metavar="FILE", default="", help="AlexNet weights for LPIPS, from a file")

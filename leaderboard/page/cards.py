@@ -13,20 +13,13 @@ from typing import NamedTuple
 
 from leakboard.core import registry
 from leakboard.core.seeds import natural_order
-from leakboard.leaderboard.page.charts.numbers import PRIMARY
-from leakboard.leaderboard.ranking.audit_table import DOUBTED, REFUTED, outcome_of
 from leakboard.leaderboard.ranking.epsilons import claims_of, exact_round, exact_run, number, per
+from leakboard.leaderboard.ranking.goal_ranking import BROKEN, HELD, NOT_ASKED, NOT_SHOWN, ListedRanking, ranking_of
 from leakboard.leaderboard.ranking.leaderboards import Board, place_of, smallest_batches
 from leakboard.leaderboard.ranking.silence import unanswered
-from leakboard.leaderboard.ranking.worst_case import above
 from leakboard.leaderboard.records.record import PRIOR, Record, TrainingSummary
 from leakboard.leaderboard.tables.phase_times import Setting, seconds_a_round, timed_trainings
 from leakboard.leaderboard.tables.table import Cell, Column, Row
-
-HELD, BROKEN, NOT_SHOWN, NOT_ASKED = "held", "did not hold", "not shown", "not asked"
-NO_CLAIM = "no claim"
-#: a stolen model that agrees with the true one on more of the test records than this (%) is more than nothing
-MOST_RECORDS = 50.0
 
 
 class Finding(NamedTuple):
@@ -87,15 +80,15 @@ def cards(boards: Sequence[Board], records: Sequence[Record], claims: Mapping[st
 
 def _finding(board: Board, label: str, own: Sequence[Record]) -> Finding:
     place = board.place
-    goal = place.question
+    goal, primary = place.question, ranking_of(place.goal).primary
     asked = [record for record in own if place_of(record) == place]
     row = next((row for row in board.table.rows if row.cells["defense"].value == label), None)
     if row is None:
         return Finding(goal, place.threat, None, "", *_without_score(asked), size=place.size)
-    if not row.cells[PRIMARY[place.goal]].is_number:  # a row that says why there is none
+    if not row.cells[primary].is_number:  # a row that says why there is none
         why = row.cells[board.table.columns[0].key].note
         return Finding(goal, place.threat, None, "", NOT_SHOWN, why, size=place.size)
-    column = next(column for column in board.table.columns if column.key == PRIMARY[place.goal])
+    column = next(column for column in board.table.columns if column.key == primary)
     cell = row.cells[column.key]
     moment = next((found.reported.records[0].cell.moment for found in board.rows if found.defense == label), None)
     verdict, why = _verdict(board, row, asked)
@@ -118,8 +111,10 @@ def _without_score(asked: Sequence[Record]) -> tuple[str, str]:
 
 def _verdict(board: Board, row: Row, asked: Sequence[Record]) -> tuple[str, str]:
     """Whether the defense held, and why that is not known where it is not."""
-    if board.place.goal == "audit":
-        return _audit_verdict(board, row, asked)
+    ranking = ranking_of(board.place.goal)
+    if isinstance(ranking, ListedRanking):
+        verdict = ranking.listed_verdict(row.cells, valid=board.valid)
+        return (_silence(board, row, asked) or verdict) if verdict[0] == HELD else verdict
     if not board.valid:
         return (
             NOT_SHOWN,
@@ -135,20 +130,6 @@ def _verdict(board: Board, row: Row, asked: Sequence[Record]) -> tuple[str, str]
     return HELD, ""
 
 
-def _audit_verdict(board: Board, row: Row, asked: Sequence[Record]) -> tuple[str, str]:
-    """The same for a claimed epsilon; that it held is said with the power of the audit."""
-    outcome = outcome_of(row.cells["verdict"])
-    if not outcome:
-        return NO_CLAIM, ""
-    if outcome == REFUTED:
-        return BROKEN, ""
-    if not board.valid:
-        return NOT_SHOWN, "the control is not told apart either"
-    if outcome == DOUBTED:
-        return NOT_SHOWN, f"{DOUBTED}, which is no proof"
-    return _silence(board, row, asked) or (HELD, str(row.cells["verdict"].value))
-
-
 def _silence(board: Board, row: Row, asked: Sequence[Record]) -> tuple[str, str] | None:
     """The verdict where attacks gave no answer: silence is not a win. None where all did."""
     attacks = [record for record in asked if record.cell.attack.name != PRIOR]  # a guess is no attack
@@ -160,12 +141,9 @@ def _silence(board: Board, row: Row, asked: Sequence[Record]) -> tuple[str, str]
 
 
 def _leaks(board: Board, row: Row) -> bool:
-    """Whether the worst attack did better than guessing; by its interval, where it is known what guessing gives."""
-    if board.place.goal == "membership":
-        return above(row.cells["auc"], 0.5)
-    if board.place.goal == "extraction":
-        return float(row.cells["fidelity"].value or 0) > MOST_RECORDS
-    return next(found for found in board.rows if found.defense == row.cells["defense"].value).beats_prior
+    """Whether the worst attack did better than guessing, by the rule of its goal."""
+    found = next(found for found in board.rows if found.defense == row.cells["defense"].value)
+    return ranking_of(board.place.goal).leaks(found)
 
 
 # --- facts --------------------------------------------------------------------------------------
@@ -231,7 +209,7 @@ def _epsilon(own: Sequence[Record], boards: Sequence[Board], label: str) -> list
             facts.append((name, f"{_rounded(value)}, if all noise were Gaussian, on this graph, at this delta"))
     for board in boards:
         rows = [row for row in board.table.rows if row.cells["defense"].value == label]
-        if board.place.goal == "audit" and rows and rows[0].cells["audited"].is_number:
+        if rows and "audited" in rows[0].cells and rows[0].cells["audited"].is_number:
             facts.append(("ε audited", f"at least {rows[0].cells['audited'].value:.2f} a round ({board.place.threat})"))
             column = next(column for column in board.table.columns if column.key == "implied")
             if rows[0].cells["implied"].is_number:

@@ -11,11 +11,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from leakboard.attacks.base import ReconstructionAnswer
 from leakboard.core.errors import UserError
 from leakboard.datasets.base import ImagePool
 from leakboard.datasets.loading import load_pool
 from leakboard.leaderboard.cells.answer import load_answer
+from leakboard.leaderboard.goals.questions.reconstruction import ReconstructionQuestion
 from leakboard.leaderboard.planning.jobs import Job, Locations
 from leakboard.leaderboard.records.record import Record, TrainingSpec
 from leakboard.leaderboard.records.validation import places
@@ -63,9 +63,7 @@ def reconstructions(record: Record, folder: Path, truth: Tensor | None) -> Tenso
     try:
         if not path.is_file() or path.stat().st_size > MAX_PICTURES_BYTES:
             return None
-        answer, _ = load_answer(path)
-        if not isinstance(answer, ReconstructionAnswer):
-            return None
+        answer, _ = load_answer(ReconstructionQuestion(), path)
         found = [images / 255 if images.dtype == torch.uint8 else images for images in answer.images]
         if not all(map(_showable, found)):
             return None

@@ -28,14 +28,13 @@ from leakboard.leaderboard.page.picture_table import Images, remove_other_figure
 from leakboard.leaderboard.page.pictures import Strip, remove_other_images, save_strips
 from leakboard.leaderboard.page.roc import Curve, record_curve
 from leakboard.leaderboard.ranking.leaderboards import Board, pool_words
+from leakboard.leaderboard.records.known import goals, known_goal
 from leakboard.leaderboard.records.record import Record
 from leakboard.leaderboard.records.scope import all_targets
-from leakboard.leaderboard.records.validation import GOALS
 from leakboard.leaderboard.tables.formats import to_html
 from leakboard.leaderboard.tables.table import NOTHING, Table
 
 ASSETS = Path(__file__).parent / "assets"
-HEADLINES = ("identified", "psnr", "auc", "fidelity", "epsilon_lower")  # the scores in a record's one line
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ class Entry:
     def place(self) -> str:
         """The observed round in words, of a reconstruction with the batch size."""
         cell, training = self.record.cell, self.record.training
-        size = f", batch size {cell.batch_size}" if cell.goal == "reconstruction" else ""
+        size = f", batch size {cell.batch_size}" if known_goal(cell.goal).per_batch_size else ""
         if cell.moment is None:
             return "whole run" + size
         index = training.observed.get(cell.moment) if training else None
@@ -84,7 +83,8 @@ class Entry:
     @property
     def headlines(self) -> list[str]:
         """The record's main scores, each with its name and unit."""
-        scores = [(name, self.record.scores[name]) for name in HEADLINES if name in self.record.scores]
+        names = known_goal(self.record.cell.goal).headlines or tuple(self.record.scores)
+        scores = [(name, self.record.scores[name]) for name in names if name in self.record.scores]
         told = [f"{name} {shown(s.value)} {s.unit}".rstrip() for name, s in scores if s.value is not None]
         return [*told, f"over {self.over}"] if told and self.over else told
 
@@ -219,7 +219,7 @@ def _facets(records: Sequence[Record]) -> list[tuple[str, str, list[str]]]:
     cells = [record.cell for record in records]
     found = (
         ("dataset", "all data", natural_order({cell.training.dataset.label for cell in cells})),
-        ("goal", "all goals", [goal for goal in GOALS if any(cell.goal == goal for cell in cells)]),
+        ("goal", "all goals", [goal for goal in goals() if any(cell.goal == goal for cell in cells)]),
         ("threat", "all threats", natural_order({cell.threat for cell in cells})),
     )
     return [(name, title, values) for name, title, values in found if len(values) > 1]

@@ -16,6 +16,7 @@ from leakboard.datasets.base import Dataset
 from leakboard.defenses.base import Defense
 from leakboard.federation.models.base import Model
 from leakboard.federation.settings import ObservedRounds
+from leakboard.leaderboard.records.known import known_goal
 from leakboard.leaderboard.records.record import CellSpec, PluginSpec, TrainingSpec
 
 
@@ -109,8 +110,6 @@ def _create(kind: str, spec: PluginSpec, location: dict[str, Any]) -> Plugin:
 def probe_size(job: Job) -> int:
     """The batch size of the probes in a cell's view: its own, otherwise the smallest."""
     assert job.cell is not None
-    return (
-        job.cell.batch_size
-        if job.cell.goal == "reconstruction"
-        else ObservedRounds.of_record(job.training.observe).sizes[0]
-    )
+    if known_goal(job.cell.goal).per_batch_size:
+        return job.cell.batch_size
+    return ObservedRounds.of_record(job.training.observe).sizes[0]

@@ -23,10 +23,12 @@ from leakboard.federation.models.module import Module
 from leakboard.federation.settings import ObservedRounds, Public, Training
 from leakboard.federation.task import task_of
 from leakboard.federation.view import ACTIVE
+from leakboard.leaderboard.goals.base import Goal
 from leakboard.leaderboard.planning.jobs import Job, Locations
 from leakboard.leaderboard.planning.public_settings import public_of, splits_of
+from leakboard.leaderboard.records.known import known_goal
 from leakboard.leaderboard.records.provenance import versions
-from leakboard.leaderboard.records.record import PRIOR, SCHEMA_VERSION, CellSpec, PluginSpec, TrainingSpec, key_of
+from leakboard.leaderboard.records.record import SCHEMA_VERSION, CellSpec, PluginSpec, TrainingSpec, key_of
 from leakboard.suites.schema import AttackEntry, DefenseEntry, Entry, Suite, is_about_rounds
 
 #: weights of the largest network that may be trained: 1 GiB of floats, of which every party keeps several copies
@@ -86,8 +88,8 @@ def select(
     if attacks:
         asked = [column for column in columns if column.title in attacks]
         # the prior stays, like the control: a reconstruction means nothing without the guess that needs no attack
-        rebuilds = any(registry.find("attack", column.name)["goal"] == "reconstruction" for column in asked)
-        columns = [c for c in columns if c in asked or (rebuilds and c.name == PRIOR)]
+        priors = {known_goal(registry.find("attack", column.name)["goal"]).prior for column in asked}
+        columns = [c for c in columns if c in asked or c.name in priors]
     update = {"defenses": tuple(rows), "attacks": tuple(columns), "seeds": tuple(seeds) or suite.seeds}
     return Suite.parse(suite.model_copy(update=update).model_dump(), f"The suite {suite.name} with these options")
 
@@ -274,7 +276,7 @@ def _cells(suite: Suite, honest: Job, deviating: Job | None) -> list[Job]:
 
 def _sizes(suite: Suite, attack: Attack) -> tuple[int | None, ...]:
     """The batch sizes for which an attack has separate cells; None: there is only one."""
-    several = attack.goal == "reconstruction" and len(suite.observe.sizes) > 1
+    several = known_goal(attack.goal).per_batch_size and len(suite.observe.sizes) > 1
     return suite.observe.sizes if several else (None,)
 
 
@@ -282,11 +284,12 @@ def _cell_job(training: Job, cell: CellSpec) -> Job:
     """A cell's job with its two keys: the answer's (attack and view) and the record's (answer and metrics)."""
     attack = cast(Attack, registry.create("attack", cell.attack.name, cell.attack.parameters))
     files = [_file("attack", name) for name in (attack.name, *attack.runs())]
+    goal = cast(type[Goal], registry.load("goal", cell.goal))
     answer = {
         "kind": "answer",
         "schema": SCHEMA_VERSION,
         "training": training.training_key,
-        "modules": source_digests(["leakboard.leaderboard.cells.question", *files]),
+        "modules": source_digests(["leakboard.leaderboard.cells.question", goal.question_file(), *files]),
         "versions": versions(),
         "cell": cell.model_dump(mode="json", exclude={"training", "decoys"}),
     }
@@ -296,7 +299,7 @@ def _cell_job(training: Job, cell: CellSpec) -> Job:
         "schema": SCHEMA_VERSION,
         "answer": answer,
         "training": training.ingredients,
-        "metrics": source_digests(["leakboard.leaderboard.cells.run_cell", *metrics]),
+        "metrics": source_digests(["leakboard.leaderboard.cells.run_cell", _file("goal", cell.goal), *metrics]),
         "decoys": cell.decoys,
         "lpips": bool(training.locations.lpips_weights or training.locations.download),
     }

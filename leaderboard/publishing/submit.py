@@ -43,6 +43,7 @@ from leakboard.leaderboard.publishing.origins import (
     unknown_plugins,
 )
 from leakboard.leaderboard.ranking.evidence import auc
+from leakboard.leaderboard.records.known import known_metric
 from leakboard.leaderboard.records.record import PRIOR, Provenance, Record, key_of
 from leakboard.leaderboard.records.validation import places, sound, unsound
 
@@ -56,42 +57,6 @@ _PATH = re.compile(
 Badge = Literal["self-reported", "verified", "older code", "needs --plugin FILE"]
 #: what is wrong with a board, in words; shown before anything else of it, until the board is replaced
 NOTE_FILE, LONGEST_NOTE = "NOTE.md", 4000
-#: how far a score computed again on another machine may be from the published one; metrics by their record's name
-TOLERANCE = {
-    "psnr": 1.0,
-    "mse": 0.01,
-    "test_mse": 0.2,
-    "feat_mse": 0.1,
-    "ssim": 0.05,
-    "lpips": 0.05,
-    "identified": 0.15,
-    "identified_lpips": 0.15,
-    "auc": 0.03,
-    "asr": 0.05,
-    "asr_best_threshold": 0.05,
-    "tpr@1%fpr": 0.1,
-    "tpr@0.1%fpr": 0.1,
-    "fidelity": 0.03,
-    "stolen_accuracy": 0.03,
-    "canonical_distance": 0.05,
-    "epsilon_lower": 0.7,
-    "mu": 0.3,
-    "audit_power": 0.1,
-    "accuracy": 0.03,
-}
-#: metrics that are the mean of their values an item
-MEANS = (
-    "psnr",
-    "mse",
-    "test_mse",
-    "feat_mse",
-    "ssim",
-    "lpips",
-    "identified",
-    "identified_lpips",
-    "fidelity",
-    "stolen_accuracy",
-)
 
 
 class PublishedFile(Settings):
@@ -260,7 +225,7 @@ def _agrees(stored: object, now: Mapping[str, Any]) -> bool:
 
 def _stray_numbers(record: Record) -> Iterator[str]:
     for name, score in record.scores.items():
-        if name in MEANS and score.per_item and score.value is not None:
+        if known_metric(name).aggregate in ("mean", "share") and score.per_item and score.value is not None:
             mean = fmean(score.per_item)
             if abs(mean - score.value) > 1e-4 * max(1.0, abs(mean)):
                 yield f"its {name} ({score.value:g}) is not the mean of its values ({mean:g})"
@@ -384,7 +349,7 @@ class Verdict:
         if self.published.status != self.again.status:
             found.append(f"status {self.published.status}, computed again: {self.again.status} {self.again.reason}")
         for name, (first, second) in self.rows().items():
-            allowed = TOLERANCE.get(name, 0.05)
+            allowed = known_metric(name).tolerance
             if first is None and second is None:
                 continue
             if first is None or second is None or abs(first - second) > allowed:

@@ -59,19 +59,24 @@ NOTES = (
 
 def audit_cells(records: Sequence[Record]) -> dict[str, Cell] | None:
     """The cells of a defense from its audits that worked; None where there is none."""
+    medians = audited_records(records)
+    if not medians:
+        return None
+    plain = [record for record in medians if not record.cell.adaptive]
+    return _cells(medians[-1], chosen=len(medians) > 1) | (
+        {"plain_attack": _attack(plain[-1]), "plain_audited": Cell(_bound(plain[-1]))} if plain else {}
+    )
+
+
+def audited_records(records: Sequence[Record]) -> list[Record]:
+    """The audits that worked, of each attack the seed with the lower median; the worst attack last."""
     groups: dict[str, list[Record]] = {}
     for record in records:
         score = record.scores.get("epsilon_lower")
         if record.status == "ok" and score is not None and score.value is not None:
             groups.setdefault(record.cell.attack.label, []).append(record)
-    if not groups:
-        return None
     ordered = sorted(groups.values(), key=lambda group: (*_choosing(group), not group[0].cell.adaptive))
-    medians = [_median(group) for group in ordered]
-    plain = [record for record in medians if not record.cell.adaptive]
-    return _cells(medians[-1], chosen=len(groups) > 1) | (
-        {"plain_attack": _attack(plain[-1]), "plain_audited": Cell(_bound(plain[-1]))} if plain else {}
-    )
+    return [_median(group) for group in ordered]
 
 
 def _bound(record: Record) -> float:

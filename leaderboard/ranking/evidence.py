@@ -25,8 +25,6 @@ STATISTICS_SEED = 2022
 FEW = 20
 #: so many resamples are worked on at once
 PORTION = 100
-#: the harms by which defenses are ranked, in this order
-CRITERIA = ("identified", "lpips", "excess", "fidelity")
 
 
 @dataclass(frozen=True)
@@ -83,16 +81,18 @@ def _evidence(label: str, moment: str | None, group: list[Record]) -> Evidence:
     items = [size // batch for size in sizes]
     strata = np.repeat([record.cell.training.seed for record in group], items).astype(np.int64)
     values: dict[str, Floats] = {}
-    if group[0].cell.goal == "membership":
-        values["score"] = np.concatenate([np.asarray(record.member_scores, float) for record in group])
-        values["member"] = np.concatenate([np.asarray(record.members, float) for record in group])
-        values["decision"] = np.concatenate([np.asarray(record.decisions, float) for record in group])
-    else:
-        for name in group[0].scores:
-            columns = [record.scores[name].per_item if name in record.scores else [] for record in group]
-            if [len(column) for column in columns] == sizes:
-                images = np.concatenate([np.asarray(column, float) for column in columns])
-                values[name] = images.reshape(-1, batch).mean(axis=1)
+    columns: dict[str, Sequence[Sequence[float]]] = {
+        "score": [record.member_scores for record in group],
+        "member": [record.members for record in group],
+        "decision": [record.decisions for record in group],
+    }
+    for name in group[0].scores:
+        per_item = [record.scores[name].per_item if name in record.scores else [] for record in group]
+        columns.setdefault(name, per_item)  # a metric of somebody's own must not take the place of those above
+    for name, column in columns.items():
+        if [len(part) for part in column] == sizes:
+            flat = np.concatenate([np.asarray(part, float) for part in column])
+            values[name] = flat.reshape(-1, batch).mean(axis=1)
     return Evidence(label, moment, values, strata, tuple(group))
 
 
@@ -127,22 +127,6 @@ def halves(evidence: Evidence) -> tuple[Ints, Ints]:
         choose.append(rows[first])
         report.append(rows[second])
     return np.concatenate(choose), np.concatenate(report)
-
-
-def reconstruction_harm(evidence: Evidence) -> tuple[float, float, float]:
-    """Harm in the protocol's order: identified, then LPIPS (less is worse), then PSNR."""
-    lpips = evidence.mean("lpips")
-    return evidence.mean("identified") or 0.0, -(lpips if lpips is not None else 0.0), evidence.mean("psnr") or 0.0
-
-
-def membership_harm(evidence: Evidence) -> tuple[float]:
-    """Harm by the AUC, the mean over seeds."""
-    return (mean_auc(evidence),)
-
-
-def extraction_harm(evidence: Evidence) -> tuple[float, float]:
-    """Harm by fidelity, then by the stolen accuracy."""
-    return evidence.mean("fidelity") or 0.0, evidence.mean("stolen_accuracy") or 0.0
 
 
 def auc(scores: Floats, members: Floats) -> float:
@@ -232,13 +216,13 @@ def mean_interval(values: Floats, strata: Ints) -> Interval:
     return Interval(float(values.mean()) - half, float(values.mean()) + half)
 
 
-def compare(first: Mapping[str, Floats], second: Mapping[str, Floats], strata: Ints) -> int:
+def compare(first: Mapping[str, Floats], second: Mapping[str, Floats], strata: Ints, criteria: Sequence[str]) -> int:
     """-1 or 1 where the first leaks less or more than the second, 0 for a tie.
 
-    The criteria are walked in the order of `CRITERIA`, the values being harms on the same targets; the first whose
-    paired interval leaves out 0 decides, and only it.
+    The criteria are walked in their order, the values being harms on the same targets; the first whose paired interval
+    leaves out 0 decides, and only it.
     """
-    for name in CRITERIA:
+    for name in criteria:
         if name in first and name in second:
             interval = mean_interval(first[name] - second[name], strata)
             if not interval.low <= 0 <= interval.high:

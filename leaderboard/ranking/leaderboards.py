@@ -2,49 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-
-import numpy as np
 
 from leakboard.attacks.base import NOTHING_TO_IMITATE
 from leakboard.core.seeds import natural_order
-from leakboard.leaderboard.ranking.audit_table import AUDIT, NOTES, PLAIN_AUDIT, audit_cells
-from leakboard.leaderboard.ranking.controls import coin, invalid, no_score, not_above_prior, unfaithful
+from leakboard.leaderboard.ranking.controls import invalid, no_score
 from leakboard.leaderboard.ranking.epsilons import EXACT_NOTE, epsilon_cells, epsilon_columns
-from leakboard.leaderboard.ranking.evidence import (
-    Evidence,
-    aligned,
-    compare,
-    extraction_harm,
-    gather,
-    membership_harm,
-    percentile_interval,
-    ranks,
-    reconstruction_harm,
-)
-from leakboard.leaderboard.ranking.generalisation_gap import gap_of
+from leakboard.leaderboard.ranking.evidence import Evidence, aligned, gather, ranks
+from leakboard.leaderboard.ranking.goal_ranking import GoalRanking, ListedRanking, ranking_of
 from leakboard.leaderboard.ranking.silence import not_there_yet, silent, unanswered
 from leakboard.leaderboard.ranking.utility_gate import Utility, utility_of
-from leakboard.leaderboard.ranking.worst_case import (
-    EXTRACTION,
-    MEMBERSHIP,
-    PLAIN_COLUMNS,
-    RECONSTRUCTION,
-    RECONSTRUCTION_REST,
-    Harm,
-    RankedRow,
-    extraction_row,
-    is_prior,
-    membership_row,
-    reconstruction_row,
-)
-from leakboard.leaderboard.records.record import PRIOR, CellSpec, Record
-from leakboard.leaderboard.records.scope import AUDIT_HALF, ITEMS, reported_half
-from leakboard.leaderboard.records.validation import GOALS
+from leakboard.leaderboard.ranking.worst_case import RankedRow, is_prior
+from leakboard.leaderboard.records.known import goals, known_goal
+from leakboard.leaderboard.records.record import CellSpec, Record
+from leakboard.leaderboard.records.scope import reported_half
 from leakboard.leaderboard.tables.table import Cell, Column, Row, Table
 
-#: the order of tables: goals (as in `GOALS`), what membership is about, threats (`server+clients:m` by m)
+#: the order of tables: goals (by their `position`), what membership is about, threats (`server+clients:m` by m)
 ABOUT = ("training", "batch")
 THREATS = ("server", "server+keys", "server+clients", "server:active", "client")
 RANK = Column("rank", "rank", digits=0, direction="lower", help="1 leaks least; equal ranks are ties")
@@ -72,7 +47,7 @@ class Place:
         """Tables stand in this order."""
         family = "server+clients" if self.threat.startswith("server+clients:") else self.threat
         known = THREATS.index(family) if family in THREATS else len(THREATS)
-        place = GOALS.index(self.goal), ABOUT.index(self.about), known
+        place = list(goals()).index(self.goal), ABOUT.index(self.about), known
         # by length: 2 colluders come before 10
         return self.dataset, *place, len(self.threat), self.threat, self.batch_size, -self.share
 
@@ -96,7 +71,7 @@ class Place:
     @property
     def size(self) -> str:
         """The batch size in words, for titles; nothing where the goal has none."""
-        return f"batch size {self.batch_size}" if self.goal == "reconstruction" else ""
+        return f"batch size {self.batch_size}" if known_goal(self.goal).per_batch_size else ""
 
 
 def place_of(record: Record | CellSpec) -> Place:
@@ -127,26 +102,6 @@ class Board:
     waiting: tuple[CellSpec, ...] = ()
 
 
-@dataclass(frozen=True)
-class _Kind:
-    """How a goal is ranked: by which harm, in which columns, and what makes its control valid ("" or why not)."""
-
-    harm: Harm
-    row: Callable[[str, list[Evidence]], RankedRow | None]
-    columns: tuple[Column, ...]
-    broken: Callable[[RankedRow], str]
-    rest: tuple[Column, ...] = ()
-
-
-KINDS = {
-    "reconstruction": _Kind(
-        reconstruction_harm, reconstruction_row, RECONSTRUCTION, not_above_prior, RECONSTRUCTION_REST
-    ),
-    "membership": _Kind(membership_harm, membership_row, MEMBERSHIP, coin),
-    "extraction": _Kind(extraction_harm, extraction_row, EXTRACTION, unfaithful),
-}
-
-
 def ranking_tables(records: Sequence[Record], control: str, gate: float) -> list[Table]:
     """One table per data set, goal, threat and batch size, in a fixed order, the smallest batch first."""
     return [board.table for board in ranking_boards(records, control, gate)]
@@ -166,8 +121,11 @@ def ranking_boards(
         utility = utility_of(trained, control, gate)
         group = _with_control(place, group, records, control)
         to_come = tuple(cell for cell in waiting if place_of(cell) == place)
-        make = _audit if place.goal == "audit" else _ranked
-        boards.append(make(place, group, utility, to_come))
+        ranking = ranking_of(place.goal)
+        if isinstance(ranking, ListedRanking):
+            boards.append(_listed(place, ranking, group, utility, to_come))
+        else:
+            boards.append(_ranked(place, ranking, group, utility, to_come))
     return boards
 
 
@@ -209,89 +167,73 @@ def _by_defense(records: Sequence[Record]) -> dict[str, list[Record]]:
     return {name: [r for r in records if r.cell.training.defense.label == name] for name in names}
 
 
-def _ranked(place: Place, records: list[Record], utility: Utility, waiting: tuple[CellSpec, ...]) -> Board:
+def _ranked(
+    place: Place, ranking: GoalRanking, records: list[Record], utility: Utility, waiting: tuple[CellSpec, ...]
+) -> Board:
     """A table of a goal whose outcome is known target by target."""
-    kind = KINDS[place.goal]
     groups = {name: gather(group) for name, group in _by_defense(records).items()}
     everything = [evidence for found in groups.values() for evidence in found]
-    moment = _ranking_moment(groups.get(utility.control) or everything, kind.harm)
+    moment = _ranking_moment(groups.get(utility.control) or everything, ranking)
     here = {name: aligned([e for e in found if e.moment == moment]) for name, found in groups.items()}
-    rows = [row for row in (kind.row(name, found) for name, found in here.items()) if row is not None]
-    reasons = _why_nobody(place, kind, rows, records, utility, waiting)
+    rows = [row for row in (ranking.row(name, found) for name, found in here.items()) if row is not None]
+    reasons = _why_nobody(place, ranking, rows, records, utility, waiting)
     notes = [*not_there_yet(waiting, len(records)), *reasons]
-    if place.goal == "reconstruction" and everything and not any(is_prior(evidence) for evidence in everything):
-        notes += _without_prior(records, waiting)
-    notes += _remarks(records)
+    notes += [*ranking.notes(everything, records, waiting), *_remarks(records)]
     found = {row.defense: len(here[row.defense][0].strata) for row in rows}
-    items = ITEMS[place.goal] if place.batch_size == 1 else f"batches of {place.batch_size} {ITEMS[place.goal]}"
+    items = known_goal(place.goal).items
+    items = items if place.batch_size == 1 else f"batches of {place.batch_size} {items}"
     over = reported_half((len(row.strata) for row in rows), found.values(), items)
-    order = _order(rows, records, utility, waiting, valid=not reasons)
-    beside = PLAIN_COLUMNS[place.goal] if _any_adaptive(records) else ()
-    columns = (RANK, *COMMON, *kind.columns, *beside, *kind.rest)
-    body = [(name, {"rank": order[name], **_by_name(rows)[name].cells}) for name in order]
+    order = _order(ranking, rows, records, utility, waiting, valid=not reasons)
+    beside = ranking.plain_columns() if _any_adaptive(records) else ()
+    extra = ranking.extra_columns(records)
+    columns = (RANK, *COMMON, *ranking.columns(), *beside, *ranking.last_columns(), *extra.values())
+    by_name = {row.defense: {**row.cells, **ranking.extra_cells(row.reported, extra)} for row in rows}
+    body = [(name, {"rank": order[name], **by_name[name]}) for name in order]
     title = ", ".join(filter(None, [place.title, f"{moment} round" if moment else "", place.size]))
     table = _table(title, columns, body, notes, records, utility, waiting, over)
-    table = replace(table, caption=" ".join(filter(None, [_caption(place, records), table.caption])))
+    caption = ranking.caption(records, place.batch_size)
+    table = replace(table, caption=" ".join(filter(None, [caption, table.caption])))
     return Board(place, table, not reasons, utility, tuple(rows), over, waiting)
 
 
-def _caption(place: Place, records: Sequence[Record]) -> str:
-    """What a reader of a reconstruction's table must know of the gradients: of how many records, among how many."""
-    if place.goal != "reconstruction":
-        return ""
-    found = sorted({n for r in records if isinstance(n := r.cell.training.training.get("clients"), int)})
-    clients = f"; {' or '.join(map(str, found))} clients" if found else ""
-    one = place.batch_size == 1
-    return (
-        f"Batch size {place.batch_size}: {'1 record' if one else f'{place.batch_size} records'} per gradient{clients}."
-    )
-
-
-def _without_prior(records: Sequence[Record], waiting: Sequence[CellSpec]) -> list[str]:
-    """Why there is no prior to compare with, where that is not merely to come."""
-    if any(cell.attack.name == PRIOR for cell in waiting):
-        return []
-    if any(record.cell.attack.name == PRIOR for record in records):
-        return ["The prior gave no answer, so there is nothing to compare with."]
-    return ["There is no prior among the attacks, so there is nothing to compare with: add it to the suite."]
-
-
-def _audit(place: Place, records: list[Record], utility: Utility, waiting: tuple[CellSpec, ...]) -> Board:
-    """The table of audits: listed by name, not ranked."""
-    found = {name: audit_cells(group) for name, group in _by_defense(records).items()}
+def _listed(
+    place: Place, ranking: ListedRanking, records: list[Record], utility: Utility, waiting: tuple[CellSpec, ...]
+) -> Board:
+    """A table without ranks: defenses by name."""
+    extra = ranking.extra_columns(records)
+    found = {name: ranking.listed_cells(group, extra) for name, group in _by_defense(records).items()}
     body = [(name, cells) for name, cells in found.items() if cells is not None]
     control = found.get(utility.control)
-    valid = control is not None and bool(control["audited"].value)
-    why = no_score(utility.control, records, waiting) if control is None else "its audit proves no epsilon"
-    columns = (*COMMON, *AUDIT, *(PLAIN_AUDIT if _any_adaptive(records) else ()))
-    notes = [*not_there_yet(waiting, len(records)), *([] if valid else [invalid(utility.control, why)])]
-    notes += [*_remarks(records), *NOTES]
-    over = AUDIT_HALF if body else ""
+    nothing = no_score(utility.control, records, waiting)
+    why = nothing if control is None else ranking.why_listed_control_holds(control)
+    beside = ranking.plain_columns() if _any_adaptive(records) else ()
+    columns = (*COMMON, *ranking.columns(), *beside, *extra.values())
+    notes = [*not_there_yet(waiting, len(records)), *([invalid(utility.control, why)] if why else [])]
+    notes += [*_remarks(records), *ranking.notes((), records, waiting)]
+    over = ranking.scope if body else ""
     table = _table(place.title, columns, body, notes, records, utility, waiting, over)
-    return Board(place, table, valid, utility, over=over, waiting=waiting)
+    return Board(place, table, not why, utility, over=over, waiting=waiting)
 
 
-def _ranking_moment(control: list[Evidence], harm: Harm) -> str | None:
+def _ranking_moment(control: list[Evidence], ranking: GoalRanking) -> str | None:
     """The observed round in which the control breaks most (anybody, where the control has no score at all)."""
     attacks = [evidence for evidence in control if not is_prior(evidence)] or control
-    return max(attacks, key=harm).moment if attacks else None
+    return max(attacks, key=ranking.harm).moment if attacks else None
 
 
 def _why_nobody(
     place: Place,
-    kind: _Kind,
+    ranking: GoalRanking,
     rows: Sequence[RankedRow],
     records: Sequence[Record],
     utility: Utility,
     waiting: Sequence[CellSpec],
 ) -> list[str]:
-    """Why a table ranks nobody: its control does not break, or there is no generalisation gap; empty where it ranks."""
+    """Why a table ranks nobody: its control does not break, or what else its goal asks for; empty where it ranks."""
     control = _by_name(rows).get(utility.control)
-    why = no_score(utility.control, records, waiting) if control is None else kind.broken(control)
+    why = no_score(utility.control, records, waiting) if control is None else ranking.why_control_holds(control)
     reasons = [invalid(utility.control, why)] if why else []
-    # what was in a batch shows in its gradient, whether the model generalises or not
-    gap = gap_of(records, utility.control) if (place.goal, place.about) == ("membership", "training") else None
-    return reasons + ([gap.note] if gap is not None and not gap.is_there else [])
+    return reasons + ranking.why_nobody(records, utility.control, place.about)
 
 
 def _of(name: str, records: Sequence[Record]) -> list[Record]:
@@ -303,6 +245,7 @@ def _by_name(rows: Sequence[RankedRow]) -> dict[str, RankedRow]:
 
 
 def _order(
+    ranking: GoalRanking,
     rows: Sequence[RankedRow],
     records: Sequence[Record],
     utility: Utility,
@@ -314,7 +257,7 @@ def _order(
     by_name = _by_name(rows)
     able = [row for row in rows if not _why_not(row.defense, utility, records, waiting)]
     names = [row.defense for row in sorted(able, key=lambda row: row.order)]
-    found = ranks(names, lambda a, b: _compare(by_name[a], by_name[b])) if valid else dict.fromkeys(names)
+    found = ranks(names, lambda a, b: ranking.compare(by_name[a], by_name[b])) if valid else dict.fromkeys(names)
     return {name: Cell(found.get(name)) for name in [*found, *(name for name in by_name if name not in found)]}
 
 
@@ -379,24 +322,3 @@ def _why_not(name: str, utility: Utility, records: Sequence[Record], waiting: Se
     if name in utility.accuracy and not utility.passes(name):
         return utility.verdict(name)
     return silence or ("" if utility.passes(name) else utility.verdict(name))
-
-
-def _compare(first: RankedRow, second: RankedRow) -> int:
-    """-1 or 1 where the first leaks less or more, 0 for a tie.
-
-    All rows tie that are no better than the prior and of which no more images are identified than by chance.
-    """
-    if "auc" in first.harms:  # bootstrap draws with the same resamples: their differences are paired
-        interval = percentile_interval(first.harms["auc"] - second.harms["auc"])
-        return 0 if interval.low <= 0 <= interval.high else -1 if interval.high < 0 else 1
-    if "excess" in first.harms and not (first.beats_prior or second.beats_prior):
-        return 0
-    common = np.intersect1d(first.strata, second.strata)
-    if not len(common):
-        return 0  # no seed worked for both: nothing tells them apart
-    left, right = np.isin(first.strata, common), np.isin(second.strata, common)
-    return compare(
-        {name: values[left] for name, values in first.harms.items()},
-        {name: values[right] for name, values in second.harms.items()},
-        first.strata[left],
-    )

@@ -17,6 +17,7 @@ from pydantic import Field, JsonValue
 from leakboard.core.names import file_part
 from leakboard.core.plugins import Settings
 from leakboard.core.seeds import digest_of
+from leakboard.leaderboard.records.known import goals
 
 SCHEMA_VERSION = 1
 #: the attack that needs no message: its own answer is not compared with itself
@@ -73,12 +74,18 @@ class CellSpec(Settings):
 
     @property
     def batch_size(self) -> int:
-        """Reconstruction: how many records of the victim are behind one gradient. Other goals: 1."""
-        if self.goal != "reconstruction":
+        """How many records of the victim are behind one gradient; 1 where the goal has no cells per batch size."""
+        goal = goals().get(self.goal)
+        if goal is None or not goal.per_batch_size:
             return 1
         given = self.probe_batch if self.probe_batch is not None else self.training.observe.get("probe_batch", 1)
         only = given[0] if isinstance(given, list) and len(given) == 1 else given
         return only if isinstance(only, int) and only > 0 else 1
+
+    @property
+    def share_of_batch(self) -> float | None:
+        """Batch membership: the share of the victim's batch that was among the candidates; None for all else."""
+        return self.pool_share if self.about == "batch" else None
 
     @property
     def slug(self) -> str:

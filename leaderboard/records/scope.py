@@ -8,12 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from leakboard.leaderboard.records.known import goals
 from leakboard.leaderboard.records.record import Record
-
-#: what an item of a goal is called
-ITEMS = {"reconstruction": "targets", "membership": "targets", "extraction": "test records", "audit": "trials"}
-#: of an audit, whose bound has halves of its own
-AUDIT_HALF = "the half of the trials on which attack and threshold were not chosen"
 
 
 def all_targets(record: Record) -> str:
@@ -21,8 +17,9 @@ def all_targets(record: Record) -> str:
 
     An audit's are over all its trials, of which one half chose the threshold.
     """
-    count = len(record.member_scores if record.cell.goal == "audit" else record.target_indices)
-    items = ITEMS.get(record.cell.goal, "targets")  # `show` opens records of any goal
+    goal = goals().get(record.cell.goal)  # `show` opens records of any goal
+    count = len(record.member_scores if goal is not None and goal.is_game else record.target_indices)
+    items = "targets" if goal is None else goal.items
     size = f" in batches of {record.cell.batch_size}" if record.cell.batch_size > 1 else ""
     return f"all {count} {items}{size}" if count else ""
 

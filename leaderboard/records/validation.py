@@ -8,48 +8,58 @@ from typing import Any
 
 from leakboard.core import registry
 from leakboard.core.errors import UserError
+from leakboard.leaderboard.records.known import KnownGoal, goals, metrics
 from leakboard.leaderboard.records.record import PluginSpec, Record, TrainingSummary
 
-GOALS = ("reconstruction", "membership", "extraction", "audit")
 #: beyond these, sums of squares overflow and numpy's integers end
 LARGEST_NUMBER, LARGEST_INTEGER = 1e150, 2**63 - 1
 #: of a label and whatever else names a row, a column or a file: a figure's width follows from it
 LONGEST_NAME = 200
-#: metrics whose values an item are shares
-SHARES = ("identified", "identified_lpips", "fidelity", "stolen_accuracy")
 
 
 def unsound(record: Record) -> Iterator[str]:
-    """What no table could be made of: another goal than ours, numbers out of range, lists of different lengths."""
-    if record.cell.goal not in GOALS:
-        yield f"its goal is none of {', '.join(GOALS)}"
+    """What no table could be made of: an unknown goal, numbers out of range, lists of different lengths."""
+    goal = goals().get(record.cell.goal)
+    if goal is None:
+        yield f"its goal is none of {', '.join(goals())} (--plugin FILE.py loads another)"
     yield from _out_of_range(record)
-    targets, truth, scores = (len(x) for x in (record.target_indices, record.members, record.member_scores))
-    asked = record.cell.goal == "membership" and record.status == "ok"
-    if truth != scores or (asked and not 0 < targets == truth == len(record.decisions)):
+    if len(record.members) != len(record.member_scores):
         yield "its targets, truth, scores and decisions are not equally many"
-    if record.cell.goal != "audit" and len(set(record.target_indices)) < targets:
+    may_repeat = goal is not None and goal.is_game
+    if not may_repeat and len(set(record.target_indices)) < len(record.target_indices):
         yield "it names a target twice"
-    if record.cell.goal == "reconstruction" and record.status == "ok":
-        if targets % record.cell.batch_size:
-            yield f"its {targets} targets are no whole batches of {record.cell.batch_size}"
-        for name in ("psnr", "identified"):
-            if name not in record.scores or not 0 < targets == len(record.scores[name].per_item):
-                yield f"its {name} does not have one value per target"
-        if "lpips" not in record.scores:
-            yield "its lpips is missing: there must be a value, or the reason why there is none"
+    if goal is not None and record.status == "ok":
+        yield from _incomplete(record, goal)
+
+
+def _incomplete(record: Record, goal: KnownGoal) -> Iterator[str]:
+    """What the tables of a goal need of a record that has a score."""
+    targets = len(record.target_indices)
+    if goal.decides and not 0 < targets == len(record.members) == len(record.decisions):
+        yield "its targets, truth, scores and decisions are not equally many"
+    if targets % record.cell.batch_size:
+        yield f"its {targets} targets are no whole batches of {record.cell.batch_size}"
+    for name in goal.per_target:
+        if name not in record.scores or not 0 < targets == len(record.scores[name].per_item):
+            yield f"its {name} does not have one value per target"
+    for name in goal.expected:
+        if name not in record.scores:
+            yield f"its {name} is missing: there must be a value, or the reason why there is none"
 
 
 def _out_of_range(record: Record) -> Iterator[str]:
     cell, spec = record.cell, record.cell.training
     plugins = (spec.dataset, spec.model, spec.defense, cell.attack)
     names = [record.key, cell.threat, cell.moment or "", *(text for p in plugins for text in (p.label, p.name))]
+    names += record.scores
     if any(len(name) > LONGEST_NAME for name in names):
         yield f"a name in it is longer than {LONGEST_NAME} characters"
     if not all(map(_is_moderate, _numbers(record.model_dump(mode="python")))):
         yield f"a number in it is beyond {LARGEST_NUMBER:g}, or a whole one beyond 63 bits"
-    for name in SHARES:
-        if name in record.scores and not all(0 <= value <= 1 for value in record.scores[name].per_item):
+    known = metrics()
+    for name, score in record.scores.items():
+        is_share = name in known and known[name].aggregate == "share"
+        if is_share and not all(0 <= value <= 1 for value in score.per_item):
             yield f"its {name} has values that are no shares"
     if record.training is not None and not _consistent(record.training):
         yield "the test records that its model got right are not as many as its accuracy says"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from leakboard.leaderboard.records.known import KnownGoal, Listed, goals, known_metric
 from leakboard.leaderboard.records.record import Record
 from leakboard.leaderboard.records.scope import all_targets
+from leakboard.leaderboard.tables.metric_columns import extra_key, metric_column, other_metrics
 from leakboard.leaderboard.tables.table import Cell, Column, Row, Table
 
 HEAD = (
@@ -18,55 +20,6 @@ HEAD = (
     Column("seed", "seed", digits=0),
     Column("status", "status"),
 )
-SCORES = {
-    "reconstruction": (
-        Column("batch", "batch size", digits=0, help="records of the victim behind one gradient"),
-        Column("psnr", "PSNR", unit="dB", digits=2),
-        Column("ssim", "SSIM", digits=3),
-        Column("lpips", "LPIPS", digits=3),
-        Column("identified", "identified", digits=3),
-        Column("identified_lpips", "identified (LPIPS)", digits=3),
-        Column("mse", "MSE", digits=4),
-        Column("test_mse", "Test-MSE", digits=3),
-        Column("feat_mse", "Feat-MSE", digits=4, significant=3),
-    ),
-    "membership": (
-        Column("about", "member of", help="the whole training, or the victim's batch in the observed round"),
-        Column("share", "pool", digits=2, help="share of the victim's batch that was among the candidates"),
-        Column("auc", "AUC", digits=3),
-        Column("asr", "ASR", digits=3),
-        Column("tpr@1%fpr", "TPR at 1 % FPR", digits=3),
-        Column("tpr@0.1%fpr", "TPR at 0.1 % FPR", digits=3),
-        Column(
-            "asr_best_threshold", "best-threshold accuracy", digits=3, help="chosen on the evaluated set: biased up"
-        ),
-    ),
-    "extraction": (
-        Column("fidelity", "fidelity", digits=3, help="share of test images on which it agrees with the true model"),
-        Column("stolen_accuracy", "accuracy of the stolen model", digits=3),
-        Column("canonical_distance", "distance of weights", digits=4, help="relative, up to the symmetry of ReLUs"),
-    ),
-    "audit": (
-        Column("epsilon_lower", "ε audited", digits=3, help="the true ε is at least this, at 95 % confidence"),
-        Column("mu", "μ̂", digits=3, help="estimate of Gaussian DP, from all trials"),
-        Column("low", "μ̂ from", digits=3, help="the ends of its 95 % interval"),
-        Column("high", "μ̂ to", digits=3, help="none: the worlds were perfectly separated"),
-        Column("epsilon", "ε of μ̂", digits=3, help="what μ̂ means at the claimed δ, if the noise were Gaussian"),
-        Column(
-            "audit_power", "provable of the claim", digits=3, help="ε audited if exactly the claim is spent (median)"
-        ),
-        Column("claimed", "ε claimed", digits=3),
-        Column("round", "ε of a round", digits=3, help="by the accountant, if the noise were Gaussian"),
-        Column("composed", "ε composed", digits=3),
-        Column("ceiling", "provable at most", digits=3),
-        Column("trials", "trials", digits=0),
-    ),
-}
-#: columns of an audit that stand in the details of its scores
-DETAILS = {
-    "epsilon_lower": ("claimed", "round", "composed", "ceiling", "trials"),
-    "mu": ("low", "high", "epsilon"),
-}
 OVER = (Column("over", "over", help="the targets that the scores are over"),)
 COST = (Column("seconds", "attack time", unit="s", digits=1),)
 NOTE = (
@@ -76,18 +29,32 @@ NOTE = (
 
 
 def cell_tables(records: Sequence[Record]) -> list[Table]:
-    """One list a goal, all cells in the order of the plan."""
+    """One list per goal, all cells in the order of the plan."""
     tables = []
-    for goal, columns in SCORES.items():
-        found = [record for record in records if record.cell.goal == goal]
+    for goal in goals().values():
+        found = [record for record in records if record.cell.goal == goal.name]
         if found:
+            columns = _columns(goal, found)
             rows = tuple(_row(record, columns) for record in found)
-            notes = () if goal == "audit" else (NOTE,)
-            tables.append(Table(f"All cells: {goal}", (*HEAD, *columns, *OVER, *COST), rows, notes))
+            notes = () if goal.is_game else (NOTE,)
+            tables.append(Table(f"All cells: {goal.name}", (*HEAD, *columns.values(), *OVER, *COST), rows, notes))
     return tables
 
 
-def _row(record: Record, columns: Sequence[Column]) -> Row:
+def _columns(goal: KnownGoal, records: Sequence[Record]) -> dict[str | Listed, Column]:
+    """What the list shows of a goal, in order: what the goal names, then all other metrics of its records by name."""
+    columns: dict[str | Listed, Column] = {}
+    for entry in goal.listed:
+        if isinstance(entry, Listed):
+            columns[entry] = Column(entry.key, entry.title, digits=entry.digits, help=entry.hint)
+        else:
+            columns[entry] = metric_column(known_metric(entry))
+    own = [entry for entry in goal.listed if isinstance(entry, str)]
+    others = other_metrics(records, own)
+    return columns | {metric.name: metric_column(metric, key=extra_key(metric.name)) for metric in others}
+
+
+def _row(record: Record, columns: Mapping[str | Listed, Column]) -> Row:
     cell = record.cell
     cells = {
         "dataset": Cell(cell.training.dataset.label),
@@ -101,15 +68,18 @@ def _row(record: Record, columns: Sequence[Column]) -> Row:
         "over": Cell(all_targets(record) or None),
         "seconds": Cell(record.cost.wall_seconds if record.cost else None),
     }
-    for column in columns:
-        score = record.scores.get(column.key)
-        cells[column.key] = Cell(None) if score is None else Cell(score.value, note=score.reason)
-    if cell.goal == "reconstruction":
-        cells["batch"] = Cell(cell.batch_size)
-    if cell.goal == "membership":
-        cells |= {"about": Cell(cell.about), "share": Cell(cell.pool_share if cell.about == "batch" else None)}
-    for metric, names in DETAILS.items() if cell.goal == "audit" else ():
-        if metric in record.scores:
-            details = record.scores[metric].details
-            cells |= {name: Cell(details.get(name)) for name in names}
+    for entry, column in columns.items():
+        if isinstance(entry, Listed):
+            cells[column.key] = _fact(record, entry)
+        else:
+            score = record.scores.get(entry)
+            cells[column.key] = Cell(None) if score is None else Cell(score.value, note=score.reason)
     return Row(cells, muted=record.status != "ok")
+
+
+def _fact(record: Record, entry: Listed) -> Cell:
+    """A fact of the cell, or a detail of one of its scores."""
+    if entry.source:
+        return Cell(getattr(record.cell, entry.source))
+    score = record.scores.get(entry.score)
+    return Cell(None if score is None else score.details.get(entry.key))

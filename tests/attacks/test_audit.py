@@ -21,7 +21,7 @@ from leakboard.core.seeds import digest_of
 from leakboard.datasets.base import LabelledImages
 from leakboard.defenses.base import Defense
 from leakboard.federation.view import parse_threat
-from leakboard.leaderboard.cells.audit_game import Game, Trials
+from leakboard.leaderboard.goals.questions.audit_game import Game, Trials
 from leakboard.metrics.epsilon_lower import epsilon_lower
 
 BATCH = 2

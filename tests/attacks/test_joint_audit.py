@@ -31,7 +31,7 @@ from leakboard.federation.settings import VICTIM, Public
 from leakboard.federation.task import task_of
 from leakboard.federation.transcript import Observation
 from leakboard.federation.view import parse_threat
-from leakboard.leaderboard.cells.audit_game import Game, Trials, _updates
+from leakboard.leaderboard.goals.questions.audit_game import Game, Trials, _updates
 from leakboard.metrics.mu import Estimate, mu_of_game
 
 CLIENTS = 5

@@ -15,7 +15,7 @@ from leakboard.defenses.fedsgd import FedSGD
 from leakboard.defenses.hybridalpha import HybridAlpha
 from leakboard.federation.settings import SERVER, ObservedRounds
 from leakboard.federation.task import task_of
-from leakboard.leaderboard.cells.answer import check_answer
+from leakboard.leaderboard.goals.reconstruction import Reconstruction
 from leakboard.metrics.psnr import psnr
 from tests.defenses.makings import flat
 from tests.defenses.small import quiet, sent_codes, small_run
@@ -82,7 +82,7 @@ def test_the_median_is_the_constant_where_units_are_off(world: World) -> None:
 def test_records_of_all_clients_come_back(world: World) -> None:
     task = task_of_world(world)
     answer = MixAndMatch(attack="analytic").reconstruct(known_by_server(world), task)
-    check_answer(answer, task, world.outcome.public)
+    Reconstruction().accept(answer, task, world.outcome.public)
     for probe, images in enumerate(answer.images):
         for number, image in enumerate(images):
             original = world.shards[f"client:{number}"].images[probe]

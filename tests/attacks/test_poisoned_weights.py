@@ -27,7 +27,7 @@ from leakboard.federation.payload import Parameters
 from leakboard.federation.settings import SERVER, VICTIM, Public, client_name
 from leakboard.federation.task import task_of
 from leakboard.federation.view import parse_threat
-from leakboard.leaderboard.cells.audit_game import Game, Trials
+from leakboard.leaderboard.goals.questions.audit_game import Game, Trials
 from leakboard.leaderboard.ranking.intervals import rate_difference
 from leakboard.metrics.epsilon_lower import epsilon_lower
 from tests.defenses.makings import images_of, public_of

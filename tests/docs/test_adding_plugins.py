@@ -51,7 +51,9 @@ def no_loaded_files(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_document_has_a_plugin_that_nobody_checks() -> None:
     documents = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-    assert [path.name for path in documents if plugins_in(path)] == [name for name, _, _ in DOCUMENTED]
+    elsewhere = ["adding-a-goal.md", "adding-a-metric.md"]  # tests/leaderboard/goals/test_from_outside.py runs them
+    found = [path.name for path in documents if plugins_in(path)]
+    assert sorted(found) == sorted([*elsewhere, *(name for name, _, _ in DOCUMENTED)])
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from leakboard.leaderboard.cells.score import promised
+from leakboard.leaderboard.goals.audit import promised
 from leakboard.leaderboard.records.record import (
     CellSpec,
     Cost,

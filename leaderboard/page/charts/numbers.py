@@ -6,7 +6,6 @@ glance, claimed against audited epsilon, and the ROC of membership. What a train
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,13 +19,12 @@ from leakboard.core.files import write_bytes
 from leakboard.core.seeds import natural_order
 from leakboard.leaderboard.page.roc import Line, roc_line
 from leakboard.leaderboard.ranking.audit_table import REFUTED
+from leakboard.leaderboard.ranking.goal_ranking import ListedRanking, ranking_of
 from leakboard.leaderboard.ranking.leaderboards import Board, smallest_batches
 from leakboard.leaderboard.ranking.worst_case import PLAIN
 from leakboard.leaderboard.tables.table import NOTHING, Cell, Column, Row
 
 Floats = NDArray[np.float64]
-#: the column that tells a goal's harm
-PRIMARY = {"reconstruction": "identified", "membership": "auc", "extraction": "fidelity", "audit": "audited"}
 
 
 @dataclass(frozen=True)
@@ -116,7 +114,8 @@ def charts(boards: Sequence[Board]) -> list[Chart]:
     found: list[Chart] = []
     for dataset in dict.fromkeys(board.place.dataset for board in boards):
         here = [board for board in boards if board.place.dataset == dataset]
-        goals = dict.fromkeys((b.place.goal, b.place.question) for b in here if b.place.goal != "audit")
+        ranked = (b for b in here if not isinstance(ranking_of(b.place.goal), ListedRanking))
+        goals = dict.fromkeys((board.place.goal, board.place.question) for board in ranked)
         found += [_trade_off(dataset, [b for b in here if (b.place.goal, b.place.question) == goal]) for goal in goals]
         found.append(_matrix(dataset, here))
         found += [_budgets(board) for board in here if board.place.goal == "audit"]
@@ -129,7 +128,7 @@ def _rows(board: Board) -> dict[str, Row]:
 
 
 def _primary(board: Board) -> Column:
-    return next(column for column in board.table.columns if column.key == PRIMARY[board.place.goal])
+    return next(column for column in board.table.columns if column.key == ranking_of(board.place.goal).primary)
 
 
 def _shown(column: Column, cell: Cell) -> str:
@@ -199,13 +198,12 @@ def _plane(board: Board) -> Plane:
         plain = row.cells.get(PLAIN + column.key) if knows else None
         spots.append(Spot(name, row.cells["accuracy"], row.cells[column.key], plain, name in ranked, name in best))
     heading = board.place.threat + ("" if board.valid else " (ranks nobody, see the table)")
-    return Plane(heading, column, tuple(spots), 0.5 if column.key == "auc" else None)
+    return Plane(heading, column, tuple(spots), ranking_of(board.place.goal).guess)
 
 
 def _colour(goal: str, value: float) -> float:
-    """Harm on a common scale: shares as they are, the advantage 2·AUC − 1, and tanh(ε/2), the advantage ε allows."""
-    shares = {"membership": 2 * value - 1, "audit": math.tanh(value / 2)}
-    return min(max(shares.get(goal, value / 100), 0.0), 1.0)
+    """Harm on a common scale from 0 to 1: shares as they are, the advantage 2·AUC − 1, tanh(ε/2), and so on."""
+    return min(max(ranking_of(goal).colour(value), 0.0), 1.0)
 
 
 def _matrix(dataset: str, boards: Sequence[Board]) -> Matrix:

@@ -16,7 +16,7 @@ def check_tells_worlds_apart_without_a_defense(attack: AuditAttack) -> None:
     world = trial_world(CONTROL)
     task = audit_task(world)
     answer = attack.distinguish(knowledge(world, "server"), task)
-    check_form(answer, task, world)
+    check_form(attack, answer, task, world)
     if len(answer.scores) != len(task.trials):
         raise Broken(f"There are {len(task.trials)} trials; scores: {len(answer.scores)}.")
     first, second = answer.scores.tolist()

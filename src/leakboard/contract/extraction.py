@@ -15,7 +15,7 @@ def check_answers_for_a_hidden_model(attack: ExtractionAttack) -> None:
     known = knowledge(world, "client")
     before = fingerprint(known)
     first, second = attack.extract(known, EXTRACTION), attack.extract(known, EXTRACTION)
-    check_form(first, EXTRACTION, world)
+    check_form(attack, first, EXTRACTION, world)
     if not same(first, second):
         raise Broken("Two answers with one seed differ: draw from `knowledge.generator()`.")
     if fingerprint(known) != before:

@@ -41,7 +41,7 @@ def check_rebuilds_as_many_images_as_a_mean_has_records(attack: Attack) -> None:
     _asks_for_problems(attack)
     world = trial_world("secagg")  # its server knows the mean over three clients alone
     task = replace(reconstruction_task(world), known_labels=None)
-    check_form(run(attack, knowledge(world, "server"), task), task, world)
+    check_form(attack, run(attack, knowledge(world, "server"), task), task, world)
 
 
 def check_a_gradient_without_numbers_spoils_its_own_problem_alone(attack: Attack) -> None:
@@ -53,7 +53,7 @@ def check_a_gradient_without_numbers_spoils_its_own_problem_alone(attack: Attack
     spoiled = replace(other, gradient=replace(other.gradient, values=broken))
     asked = AskedTask("first", 0, 2, 1, None, (1, 1), given=(sound, spoiled))
     answer = run(attack, known, asked)
-    check_form(answer, asked, world)
+    check_form(attack, answer, asked, world)
     if not any("holds no numbers: 1 of 2" in flag for flag in answer.flags):
         raise Broken("One of two gradients is NaN and no flag says so: return those of `gradient_flags(problems)`.")
 
@@ -80,7 +80,7 @@ def check_a_search_stops_when_time_is_over(attack: Attack) -> None:
     task = reconstruction_task(world)
     late = replace(knowledge(world, "server"), deadline=LONG_AGO)
     answer = run(attack, late, task)
-    check_form(answer, task, world)
+    check_form(attack, answer, task, world)
     if not any(flag.startswith(STOPPED) for flag in answer.flags):
         raise Broken("There was no time and no flag begins with `STOPPED`: ask `knowledge.time_left()`.")
 

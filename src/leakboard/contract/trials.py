@@ -33,7 +33,8 @@ from leakboard.core.seeds import digest_of
 from leakboard.defenses.base import AGGREGATE, Defense
 from leakboard.federation.settings import VICTIM
 from leakboard.federation.view import ACTIVE
-from leakboard.leaderboard.cells.answer import AttackFailed, check_answer
+from leakboard.leaderboard.goals.base import Goal
+from leakboard.leaderboard.goals.question import AttackFailed
 
 Task = ReconstructionTask | MembershipTask | ExtractionTask | AuditTask
 
@@ -117,14 +118,16 @@ def answer_to(attack: Attack, world: World, threat: str = "", **changes: Any) ->
 def checked_answer(attack: Attack, world: World, threat: str = "", **changes: Any) -> Any:
     """The answer, in the right form; `Broken` where it has another."""
     answer = answer_to(attack, world, threat, **changes)
-    check_form(answer, task_for(attack, world), world)
+    check_form(attack, answer, task_for(attack, world), world)
     return answer
 
 
-def check_form(answer: Any, task: Task, world: World) -> None:
+def check_form(attack: Attack, answer: Any, task: Task, world: World) -> None:
     """Whether an answer has the form that the harness accepts."""
+    goal = registry.create("goal", attack.goal)
+    assert isinstance(goal, Goal)
     try:
-        check_answer(answer, task, world.outcome.public)
+        goal.accept(answer, task, world.outcome.public)
     except AttackFailed as wrong:
         raise Broken(f"The harness refuses the answer: {wrong}.") from None
 

@@ -21,6 +21,7 @@ from leakboard.defenses.base import Defense
 from leakboard.federation.view import View
 from leakboard.leaderboard.cells.attack_process import Question, opened_files, start_attack_process
 from leakboard.leaderboard.cells.fork_server import OTHER_PRINTS
+from leakboard.leaderboard.goals.membership import Membership
 from leakboard.leaderboard.planning.public_settings import splits_of
 from leakboard.leaderboard.planning.run_folder import open_run
 from tests.leaderboard.plugin_texts import SPY, faulty_attacks
@@ -70,7 +71,7 @@ def test_an_attack_dies_with_its_worker(tmp_path: Path) -> None:
     attack = cast(Attack, registry.create("attack", "sleeps"))
     nobody = LabelledImages(torch.zeros(1, 1, 2, 2), torch.zeros(1, dtype=torch.int64))
     knowledge = Knowledge(cast(View, None), Defense(), nobody, seed=0)
-    question = Question((str(plugin),), attack, knowledge, MembershipTask(nobody), ())
+    question = Question((str(plugin),), Membership(), attack, knowledge, MembershipTask(nobody), ())
     process, pipes = start_attack_process()
     pipes.questions.send_bytes(pickle.dumps((None, pickle.dumps((question.plugin_files, pickle.dumps(question))))))
     forget_plugins()

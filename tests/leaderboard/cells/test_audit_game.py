@@ -10,8 +10,9 @@ import torch
 
 from leakboard.datasets.loading import load_pool
 from leakboard.federation.settings import SERVER, VICTIM
-from leakboard.leaderboard.cells.audit_game import PORTION, bits_of, open_game
-from leakboard.leaderboard.cells.score import promised
+from leakboard.leaderboard.cells.question import facts_of
+from leakboard.leaderboard.goals.audit import promised
+from leakboard.leaderboard.goals.questions.audit_game import PORTION, bits_of, open_game
 from leakboard.leaderboard.planning.jobs import Job
 from leakboard.leaderboard.planning.public_settings import splits_of
 from leakboard.leaderboard.planning.run_folder import open_run
@@ -83,7 +84,7 @@ def test_a_kept_answer_is_scored_again_without_a_new_game(finished: Path, tmp_pa
 def test_every_trial_is_a_run_of_the_protocol_on_the_same_model_with_noise_of_its_own(finished: Path) -> None:
     job = job_of(finished, "mp-dp", "view")
     pool = load_pool(job.make_dataset())
-    game = open_game(job, pool, splits_of(job, pool))
+    game = open_game(facts_of(job, pool))
     first, second = game.portions()
     trials = (*first.trials, *second.trials)
     assert [trial.context.probe for trial in trials] == list(range(60))
@@ -91,7 +92,7 @@ def test_every_trial_is_a_run_of_the_protocol_on_the_same_model_with_noise_of_it
     assert all(torch.equal(model, models[0]) for model in models)
     sent = [m.payload["gradient"]["1.weight"] for t in trials for m in t.messages if m.sender == VICTIM]
     assert len({value.numpy().tobytes() for value in sent}) == 60
-    again = next(open_game(job, pool, splits_of(job, pool)).portions())
+    again = next(open_game(facts_of(job, pool)).portions())
     assert torch.equal(
         next(m for m in again.trials[7].messages if m.sender == VICTIM).payload["gradient"]["1.weight"], sent[7]
     )
@@ -103,7 +104,7 @@ def test_the_worlds_differ_in_one_record_and_the_view_holds_neither_batch_nor_bi
         job = job_of(finished, "fedsgd", attack)
         pool = load_pool(job.make_dataset())
         splits = splits_of(job, pool)
-        game = open_game(job, pool, splits)
+        game = open_game(facts_of(job, pool))
         zero, one = game.worlds
         same = [torch.equal(a, b) for a, b in zip(zero.images, one.images, strict=True)]
         assert same == [False, True]
@@ -113,7 +114,7 @@ def test_the_worlds_differ_in_one_record_and_the_view_holds_neither_batch_nor_bi
         assert set(task.trials[0].states) == {SERVER}
         assert not task.view.holdings
         assert not task.trials[0].oracle
-        bits = bits_of(job)
+        bits = bits_of(facts_of(job, pool))
         assert 15 < int(bits.sum()) < 45
 
 
@@ -123,11 +124,11 @@ def test_the_farthest_neighbours_are_farther_than_drawn_ones(finished: Path) -> 
     for attack in ("view", "far"):
         job = job_of(finished, "fedsgd", attack)
         pool = load_pool(job.make_dataset())
-        game = open_game(job, pool, splits_of(job, pool))
+        game = open_game(facts_of(job, pool))
         task = next(game.portions())
         updates = {
             bool(bit): next(m for m in trial.messages if m.sender == VICTIM).payload["gradient"]["1.weight"]
-            for bit, trial in zip(bits_of(job), task.trials, strict=False)
+            for bit, trial in zip(bits_of(facts_of(job, pool)), task.trials, strict=False)
         }
         distances.append(float((updates[True] - updates[False]).norm()))
     assert distances[1] > distances[0]

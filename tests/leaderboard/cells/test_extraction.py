@@ -14,9 +14,11 @@ import torch
 from leakboard.attacks.base import ExtractionAnswer, ExtractionTask
 from leakboard.federation.payload import Parameters, raw_bytes
 from leakboard.federation.task import task_of
-from leakboard.leaderboard.cells.answer import AttackFailed, check_answer, load_answer, save_answer
+from leakboard.leaderboard.cells.answer import load_answer, save_answer
 from leakboard.leaderboard.cells.question import make_question
 from leakboard.leaderboard.cells.train import load_model, load_public
+from leakboard.leaderboard.goals.extraction import Extraction
+from leakboard.leaderboard.goals.question import AttackFailed
 from leakboard.leaderboard.planning.plan import select
 from leakboard.leaderboard.planning.run_folder import open_run
 from leakboard.leaderboard.records.record import Record
@@ -24,7 +26,7 @@ from leakboard.suites.schema import load_suite
 from tests.federation.makings import public_of
 from tests.leaderboard.runs import call, records, write_suite
 
-TASK = ExtractionTask("first", 0)
+TASK, GOAL = ExtractionTask("first", 0), Extraction()
 
 
 @pytest.fixture(scope="module")
@@ -90,15 +92,15 @@ def test_the_errand_holds_nothing_of_a_hidden_model(run_folder: Path) -> None:
 @pytest.mark.slow
 def test_a_kept_answer_is_the_answer(run_folder: Path, tmp_path: Path) -> None:
     job = next(job for job in open_run(run_folder).jobs if job.training.defense.label == "mp")
-    kept, cost = load_answer(job.answer_file)
+    kept, cost = load_answer(GOAL, job.answer_file)
     assert isinstance(kept, ExtractionAnswer)
     again = replace(kept, flags=("stale",), diagnostics={"r": 0.5})
-    save_answer(tmp_path / "a.safetensors", again, cost)
-    found, _ = load_answer(tmp_path / "a.safetensors")
+    save_answer(GOAL, tmp_path / "a.safetensors", again, cost)
+    found, _ = load_answer(GOAL, tmp_path / "a.safetensors")
     assert isinstance(found, ExtractionAnswer)
     assert (found.flags, found.diagnostics) == (("stale",), {"r": 0.5})
     assert all(torch.equal(found.model[name], value) for name, value in kept.model.items())
-    check_answer(found, TASK, load_public(job.training_folder))
+    GOAL.accept(found, TASK, load_public(job.training_folder))
 
 
 @pytest.mark.slow
@@ -132,6 +134,6 @@ def test_an_extraction_attack_joins_a_suite_under_the_threat_client(tmp_path: Pa
 def test_a_model_of_the_wrong_form_is_refused(change: Callable[[Parameters], Any], reason: str) -> None:
     public = public_of()
     good = task_of(public).initial(1)
-    check_answer(ExtractionAnswer(good), TASK, public)
+    GOAL.accept(ExtractionAnswer(good), TASK, public)
     with pytest.raises(AttackFailed, match=reason):
-        check_answer(ExtractionAnswer(change(good)), TASK, public)
+        GOAL.accept(ExtractionAnswer(change(good)), TASK, public)

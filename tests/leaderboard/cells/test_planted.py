@@ -30,9 +30,10 @@ from leakboard.defenses.fedsgd import FedSGD
 from leakboard.federation.party import RoundContext
 from leakboard.federation.transcript import Observation
 from leakboard.federation.view import View
-from leakboard.leaderboard.cells.answer import Answer, AttackFailed, AttackTask, check_answer
 from leakboard.leaderboard.cells.attack_process import Question, run_attack, start_attack_process
 from leakboard.leaderboard.engine.schedule import _read
+from leakboard.leaderboard.goals.base import Goal
+from leakboard.leaderboard.goals.question import AttackFailed
 from tests.federation.makings import images, public_of
 from tests.leaderboard.runs import HANG, forget_plugins
 
@@ -55,6 +56,8 @@ from leakboard.attacks.base import *
 from leakboard.core.errors import Unsupported
 from leakboard.federation.task import task_of
 from leakboard.leaderboard.cells.answer import pack
+from leakboard.leaderboard.goals.audit import Audit
+from leakboard.leaderboard.goals.membership import Membership
 from leakboard.leaderboard.records.record import Cost
 
 MARKER = "@MARKER@"
@@ -135,9 +138,9 @@ def write(field, answer):
     messages = {
         "raw pickle": [pickle.dumps(("ok", Planted(), None))],
         "raw answer": [ok, harmful],
-        "raw tensors": [ok, pack(answer, COST).replace(b'"fine', b'"f\\\\ud8')],
-        "raw nan": [ok, pack(MembershipAnswer(torch.full((3,), torch.nan), torch.zeros(3, dtype=torch.bool)), COST)],
-        "raw other kind": [ok, pack(AuditAnswer(torch.zeros(3)), COST)],
+        "raw tensors": [ok, pack(Membership(), answer, COST).replace(b'"fine', b'"f\\\\ud8')],
+        "raw nan": [ok, pack(Membership(), MembershipAnswer(torch.full((3,), torch.nan), torch.zeros(3) > 0), COST)],
+        "raw other kind": [ok, pack(Audit(), AuditAnswer(torch.zeros(3)), COST)],
         "raw long": [ok, bytes(2**25)],
         "raw long outcome": [bytes(2**21)],
         "raw list": [b'["ok", "", ""]'],
@@ -198,7 +201,7 @@ def plugin(tmp_path: Path) -> Path:
     return path
 
 
-def asked(kind: str, view: View) -> tuple[AttackTask, tuple[AuditTask, ...]]:
+def asked(kind: str, view: View) -> tuple[Any, tuple[AuditTask, ...]]:
     """A small question of this kind and, for an audit, its trials."""
     if kind == "reconstruction":
         return ReconstructionTask("first", 0, 2, 1, None, (1, 1)), ()
@@ -210,18 +213,19 @@ def asked(kind: str, view: View) -> tuple[AttackTask, tuple[AuditTask, ...]]:
     return task, (task,)
 
 
-def attacked(kind: str, field: str, plugin: Path) -> Answer:
+def attacked(kind: str, field: str, plugin: Path) -> Any:
     """What a cell would get of the attack that plants something there."""
     observation = Observation(RoundContext(0, 0, "probe", ("client:0",), 1), (), {}, {})
     view = View("server", ("server",), PUBLIC, (observation,), {}, {})
     registry.load_file(plugin)
     attack = cast(Attack, registry.create("attack", f"planted-{kind}", {"field": field}))
+    goal = cast(Goal, registry.create("goal", kind))
     task, portions = asked(kind, view)
     knowledge = Knowledge(view, FedSGD(), images(2), seed=0)
     process, pipes = start_attack_process()
     try:
-        answer, _ = run_attack(Question((str(plugin),), attack, knowledge, task, (), portions), pipes)
-        check_answer(answer, task, PUBLIC)
+        answer, _ = run_attack(Question((str(plugin),), goal, attack, knowledge, task, (), portions), pipes)
+        goal.accept(answer, task, PUBLIC)
         return answer
     finally:
         pipes.close()
@@ -282,7 +286,7 @@ def test_texts_numbers_and_tensors_arrive_as_plain_ones(kind: str, plugin: Path)
         ("raw answer", r"sent something that is no answer \(SafetensorError\)"),
         ("raw tensors", "sent something that is no answer"),
         ("raw nan", "scores finite numbers"),
-        ("raw other kind", "must return an answer to its task; given: AuditAnswer"),
+        ("raw other kind", r"sent something that is no answer \(KeyError\)"),
         ("raw long", r"sent something that is no answer: it is longer than \d+ bytes"),
         ("raw long outcome", r"sent something that is no answer: it is longer than \d+ bytes"),
         ("raw list", r"sent something that is no answer \(TypeError\)"),

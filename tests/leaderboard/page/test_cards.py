@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from leakboard.leaderboard.page.cards import BROKEN, HELD, NO_CLAIM, NOT_ASKED, NOT_SHOWN, Card, _rounded, cards
+from leakboard.leaderboard.page.cards import Card, _rounded, cards
+from leakboard.leaderboard.ranking.goal_ranking import BROKEN, HELD, NO_CLAIM, NOT_ASKED, NOT_SHOWN
 from leakboard.leaderboard.records.record import Record
 from tests.leaderboard.page.test_charts import a_run, boards
 from tests.leaderboard.ranking.test_leaderboards import attacked, defended, plus

@@ -13,6 +13,7 @@ from leakboard.core.errors import UserError
 from leakboard.datasets.digits import Digits
 from leakboard.federation.view import View
 from leakboard.leaderboard.cells.answer import load_answer
+from leakboard.leaderboard.goals.reconstruction import Reconstruction
 from leakboard.leaderboard.page.images import originals, reconstructions
 from leakboard.leaderboard.planning.public_settings import splits_of
 from leakboard.leaderboard.planning.run_folder import load_view, open_run
@@ -120,7 +121,7 @@ def test_originals_and_reconstructions_are_those_of_the_record(tiny_run: Path) -
     assert truth is not None
     assert rebuilt is not None
     assert torch.equal(truth, Digits().read().take(torch.tensor(record.target_indices)).images)
-    answer, _ = load_answer(tiny_run / "records" / record.reconstructions)
+    answer, _ = load_answer(Reconstruction(), tiny_run / "records" / record.reconstructions)
     assert rebuilt.shape == truth.shape
     error = (rebuilt.clamp(0, 1) - truth).square().mean((1, 2, 3))
     assert (10 * torch.log10(1 / error)).tolist() == pytest.approx(record.scores["psnr"].per_item, abs=1e-3)

@@ -15,6 +15,7 @@ from leakboard.core.files import write_text
 from leakboard.core.registry import ROOT
 from leakboard.leaderboard.cells.answer import save_answer
 from leakboard.leaderboard.cli.main import main
+from leakboard.leaderboard.goals.reconstruction import Reconstruction
 from leakboard.leaderboard.page.images import in_8_bits, originals, reconstructions
 from leakboard.leaderboard.planning.run_folder import open_run, read_record_file
 from leakboard.leaderboard.publishing.submit import (
@@ -96,7 +97,7 @@ def test_of_a_sum_what_was_scored_is_shown_and_published(tmp_path: Path) -> None
     record = reconstruction("secagg", "inverting-gradients", [1.0, 1.0]).model_copy(
         update={"reconstructions": "a.safetensors"}
     )
-    save_answer(tmp_path / "a.safetensors", ReconstructionAnswer(tuple(others)), COST)
+    save_answer(Reconstruction(), tmp_path / "a.safetensors", ReconstructionAnswer(tuple(others)), COST)
     expected = truth.clone()
     expected[0, 0, 0, 0] = 0.5
     shown = reconstructions(record, tmp_path, truth)

@@ -7,8 +7,8 @@ import re
 import pytest
 
 from leakboard.defenses.noise.calibration import gaussian_epsilon, gaussian_mu
-from leakboard.leaderboard.page.cards import BROKEN, HELD, NOT_SHOWN
 from leakboard.leaderboard.ranking.audit_table import DOUBTED, STANDS
+from leakboard.leaderboard.ranking.goal_ranking import BROKEN, HELD, NOT_SHOWN
 from leakboard.leaderboard.records.record import Record, ScoreRecord
 from leakboard.leaderboard.tables.all_cells import cell_tables
 from leakboard.metrics.audit_power import AuditPower, audit_power

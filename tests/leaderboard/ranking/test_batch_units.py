@@ -10,9 +10,9 @@ from leakboard.leaderboard.ranking.evidence import (
     gather,
     halves,
     mean_interval,
-    reconstruction_harm,
     worst,
 )
+from leakboard.leaderboard.ranking.goals.reconstruction import reconstruction_harm
 from leakboard.leaderboard.ranking.intervals import binomial_band, effective_trials, split_halves, wilson
 from leakboard.leaderboard.ranking.leaderboards import ranking_boards, ranking_tables, smallest_batches
 from leakboard.leaderboard.ranking.worst_case import share

@@ -23,10 +23,10 @@ from leakboard.leaderboard.ranking.evidence import (
     mean_interval,
     percentile_interval,
     ranks,
-    reconstruction_harm,
     tpr_at,
     worst,
 )
+from leakboard.leaderboard.ranking.goals.reconstruction import ReconstructionRanking, reconstruction_harm
 from leakboard.leaderboard.ranking.intervals import split_halves
 from leakboard.metrics.auc import auc as metric_auc
 from tests.leaderboard.synthetic import membership, reconstruction
@@ -216,11 +216,13 @@ def test_the_first_criterion_that_tells_two_defenses_apart_decides() -> None:
     strata = np.zeros(8, dtype=np.int64)
     flat, high = np.zeros(8), np.full(8, 2.0)
     mixed = np.array([1.0, -1.0] * 4)
-    assert compare({"excess": flat}, {"excess": mixed}, strata) == 0
-    assert compare({"excess": high, "identified": flat}, {"excess": flat, "identified": high}, strata) == -1
+    criteria = ReconstructionRanking.criteria
+    assert compare({"excess": flat}, {"excess": mixed}, strata, criteria) == 0
+    assert compare({"excess": high, "identified": flat}, {"excess": flat, "identified": high}, strata, criteria) == -1
     # identified does not tell them apart (it is mixed), so excess does, whatever the means of identified are
-    assert compare({"identified": mixed, "excess": high}, {"identified": mixed + mixed, "excess": flat}, strata) == 1
-    assert compare({"lpips": high}, {"excess": flat}, strata) == 0  # nothing in common
+    other = {"identified": mixed + mixed, "excess": flat}
+    assert compare({"identified": mixed, "excess": high}, other, strata, criteria) == 1
+    assert compare({"lpips": high}, {"excess": flat}, strata, criteria) == 0  # nothing in common
 
 
 def test_student_s_interval_of_few_targets_keeps_its_false_alarm_rate() -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from leakboard.leaderboard.page.cards import NOT_SHOWN, cards
+from leakboard.leaderboard.page.cards import cards
 from leakboard.leaderboard.page.charts.numbers import charts
+from leakboard.leaderboard.ranking.goal_ranking import NOT_SHOWN
 from leakboard.leaderboard.ranking.leaderboards import Board, ranking_boards
 from leakboard.leaderboard.records.record import Record
 from leakboard.leaderboard.tables.formats import to_csv, to_html, to_json, to_latex, to_markdown, to_terminal

@@ -24,12 +24,11 @@ from leakboard.federation.oracle import Oracle, RecordedOracle
 from leakboard.federation.party import RoundContext
 from leakboard.federation.payload import Parameters, copy_value
 from leakboard.federation.rounds import Federation
-from leakboard.federation.settings import VICTIM, ObservedRounds, Public, client_name
+from leakboard.federation.settings import VICTIM, Public, client_name
 from leakboard.federation.task import task_of
 from leakboard.federation.transcript import Observation, Transcript
-from leakboard.federation.view import Threat, limiter, make_view, parse_threat
-from leakboard.leaderboard.cells.train import load_public
-from leakboard.leaderboard.planning.jobs import Job
+from leakboard.federation.view import Threat, limiter, make_view
+from leakboard.leaderboard.goals.question import CellFacts
 
 #: trials that are handed to the attack at once: what bounds the memory
 PORTION = 50
@@ -103,21 +102,19 @@ class Game:
             yield self.task(self.trials.play(range(start, min(start + PORTION, len(self.trials.bits)))))
 
 
-def open_game(job: Job, pool: ImagePool, splits: Splits) -> Game:
+def open_game(facts: CellFacts) -> Game:
     """The game of a cell: who the neighbours are, and a federation that is ready to play; the same every time."""
-    assert job.cell is not None
-    attack, public = cast(AuditAttack, job.make_attack()), load_public(job.training_folder)
-    threat = parse_threat(job.cell.threat, len(splits.shards))
-    batch = ObservedRounds.of_record(job.training.observe).sizes[0]  # the smallest: there one record shows most
+    attack, public, pool, splits = cast(AuditAttack, facts.make_attack()), facts.load_public(), facts.pool, facts.splits
+    batch = facts.observe.sizes[0]  # the smallest: there one record shows most
     shards = {client_name(i): pool.take(shard) for i, shard in enumerate(splits.shards)}
     least = min(map(len, shards.values()))
     if least < batch:
         raise Unsupported(f"a client has {least} records: too few for a batch of {batch}")
-    defense = _rehearsed(job.make_defense())
-    seed = derive_seed(job.private_seed, "audit")
-    trials = Trials(defense, public, shards, None, seed, bits=bits_of(job), batch=batch, threat=threat)
+    defense = _rehearsed(facts.make_defense())
+    seed = derive_seed(facts.private_seed, "audit")
+    trials = Trials(defense, public, shards, None, seed, bits=bits_of(facts), batch=batch, threat=facts.threat)
     model = trials.prepare()
-    indices = _drawn(job, splits, batch)
+    indices = _drawn(facts, batch)
     if attack.neighbours == "farthest":
         indices = _farthest(indices, pool, splits, public, defense, model)
     worlds = pool.take(indices[:batch]), pool.take(torch.cat([indices[batch:], indices[1:batch]]))
@@ -125,10 +122,10 @@ def open_game(job: Job, pool: ImagePool, splits: Splits) -> Game:
     return Game(trials, worlds, indices)
 
 
-def bits_of(job: Job) -> Tensor:
+def bits_of(facts: CellFacts) -> Tensor:
     """The truth (trials,) bool: which trials are world 1; fair coins that no attack can guess."""
-    generator = torch.Generator().manual_seed(derive_seed(job.private_seed, "audit bits"))
-    return torch.rand(cast(AuditAttack, job.make_attack()).trials, generator=generator) < 0.5
+    generator = torch.Generator().manual_seed(derive_seed(facts.private_seed, "audit bits"))
+    return torch.rand(cast(AuditAttack, facts.make_attack()).trials, generator=generator) < 0.5
 
 
 def _rehearsed(defense: Defense) -> Defense:
@@ -137,11 +134,11 @@ def _rehearsed(defense: Defense) -> Defense:
     return defense.rehearsal() if isinstance(defense, Encrypted) and defense.crypto == "sampled" else defense
 
 
-def _drawn(job: Job, splits: Splits, batch: int) -> Tensor:
+def _drawn(facts: CellFacts, batch: int) -> Tensor:
     """A batch of the victim's records and a non-member in place of the first, drawn without looking at them."""
-    seed = derive_seed(job.private_seed, "audit worlds", job.training.dataset.label)
+    seed = derive_seed(facts.private_seed, "audit worlds", facts.cell.training.dataset.label)
     generator = torch.Generator().manual_seed(seed)
-    shard, others = splits.shards[0], splits.non_members
+    shard, others = facts.splits.shards[0], facts.splits.non_members
     chosen = shard[torch.randperm(len(shard), generator=generator)[:batch]]
     return torch.cat([chosen, others[torch.randperm(len(others), generator=generator)[:1]]])
 

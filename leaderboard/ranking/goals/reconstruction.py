@@ -1,0 +1,158 @@
+"""Reconstruction in tables: identified images first, then LPIPS, then PSNR above the best guess."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from leakboard.leaderboard.ranking.evidence import FEW, Evidence, halves, mean_interval
+from leakboard.leaderboard.ranking.goal_ranking import TOO_FEW, GoalRanking
+from leakboard.leaderboard.ranking.intervals import clopper_pearson, effective_trials
+from leakboard.leaderboard.ranking.worst_case import (
+    ATTACK,
+    PLAIN_ATTACK,
+    RankedRow,
+    above,
+    attack_cell,
+    bounded,
+    is_prior,
+    of_plain,
+    share,
+    with_plain,
+    worst_and_plain,
+)
+from leakboard.leaderboard.records.record import PRIOR, CellSpec, Record
+from leakboard.leaderboard.tables.table import Cell, Column
+
+Floats = NDArray[np.float64]
+IDENTIFIED = Column(
+    "identified", "identified", unit="%", digits=1, direction="lower", help="the original is nearest of all decoys"
+)
+EXCESS = Column(
+    "excess", "over prior", unit="dB", digits=2, direction="lower", help="PSNR above the best guess without attack"
+)
+LPIPS = Column("lpips", "LPIPS", digits=3, direction="higher")
+PSNR = Column("psnr", "PSNR", unit="dB", digits=2, direction="lower")
+EACH = Column(
+    "each", "per-target worst", unit="dB", digits=2, direction="lower", help="best attack for each target, over prior"
+)
+
+
+def reconstruction_harm(evidence: Evidence) -> tuple[float, float, float]:
+    """Harm in the protocol's order: identified, then LPIPS (less is worse), then PSNR."""
+    lpips = evidence.mean("lpips")
+    return evidence.mean("identified") or 0.0, -(lpips if lpips is not None else 0.0), evidence.mean("psnr") or 0.0
+
+
+def identifies(evidence: Evidence) -> bool:
+    """Whether more originals were told from their decoys than by chance, at 2.5 % false alarms (exact interval)."""
+    hits, size = evidence.values["identified"], evidence.batch_size
+    trials = effective_trials(hits, size)
+    chances = [r.scores["identified"].details.get("chance", 1 / (r.cell.decoys + 1)) for r in evidence.records]
+    return clopper_pearson(float(hits.sum()) * (trials / len(hits)), trials).low > max(chances)
+
+
+class ReconstructionRanking(GoalRanking):
+    """Ranks by the images that were identified, then by LPIPS, then by PSNR above the prior."""
+
+    name: ClassVar[str] = "reconstruction"
+    primary: ClassVar[str] = "identified"
+    criteria: ClassVar[tuple[str, ...]] = ("identified", "lpips", "excess")
+
+    def columns(self) -> tuple[Column, ...]:
+        """Identified, LPIPS and PSNR above the prior."""
+        return ATTACK, IDENTIFIED, LPIPS, EXCESS
+
+    def plain_columns(self) -> tuple[Column, ...]:
+        """Identified and PSNR above the prior."""
+        return PLAIN_ATTACK, of_plain(IDENTIFIED), of_plain(EXCESS)
+
+    def last_columns(self) -> tuple[Column, ...]:
+        """PSNR, and the best attack for each target."""
+        return PSNR, EACH
+
+    def harm(self, evidence: Evidence) -> tuple[float, ...]:
+        """In the protocol's order."""
+        return reconstruction_harm(evidence)
+
+    def row(self, defense: str, found: list[Evidence]) -> RankedRow | None:
+        """A defense's worst case among all attacks, the prior included; None without a prior to compare with."""
+        picked = worst_and_plain(found, reconstruction_harm)
+        priors = [evidence for evidence in found if is_prior(evidence)]
+        if picked is None or not priors:
+            return None
+        reported, plain = picked
+        prior = max(priors, key=lambda evidence: evidence.mean("psnr") or 0.0)
+        _, rows = halves(prior)
+        floor = prior.take(rows).values["psnr"]
+        each = np.max([evidence.take(rows).values["psnr"] for evidence in found], axis=0) - floor
+        cells = {**_cells(reported, floor), "each": Cell(float(each.mean()))}
+        beside = _cells(plain, floor) if plain is not None else {}
+        excess = reported.values["psnr"] - floor
+        harms = {
+            "identified": reported.values["identified"],
+            "excess": excess if above(cells["excess"], 0) else np.zeros_like(excess),
+        }
+        if "lpips" in reported.values:
+            harms["lpips"] = -reported.values["lpips"]
+        order = (*reconstruction_harm(reported)[:2], float(harms["excess"].mean()))
+        return RankedRow(defense, with_plain(cells, beside, self.plain_columns()), order, harms, reported, plain)
+
+    def compare(self, first: RankedRow, second: RankedRow) -> int:
+        """All rows tie that are no better than the prior and of which no more images are identified than by chance."""
+        return super().compare(first, second) if self.leaks(first) or self.leaks(second) else 0
+
+    def leaks(self, row: RankedRow) -> bool:
+        """Whether its PSNR is above the prior's or more images are identified than by chance."""
+        return row.cells["excess"].text is None or identifies(row.reported)
+
+    def why_control_holds(self, control: RankedRow) -> str:
+        """Why reconstructions of the control show nothing; "" where PSNR is above the prior or images are identified.
+
+        One of both is enough: each interval leaves out what a guess gives, at 2.5 % false alarms.
+        """
+        if above(control.cells["excess"], 0) or identifies(control.reported):
+            return ""
+        hits, excess = control.reported.values["identified"], float(control.cells["excess"].value or 0)
+        if len(hits) < FEW and (excess > 0 or hits.any()):  # the unit is the batch, the words count images
+            size = control.reported.batch_size
+            found = f"{round(float(hits.sum()) * size)} of {len(hits) * size} identified"
+            return f"{TOO_FEW}: {found}, {excess:.2f} dB over the prior"
+        return "its PSNR is not above the prior, nor are more images identified than by chance"
+
+    def notes(self, found: Sequence[Evidence], records: Sequence[Record], waiting: Sequence[CellSpec]) -> list[str]:
+        """Why there is no prior to compare with, where that is not merely to come."""
+        if not found or any(map(is_prior, found)) or any(cell.attack.name == PRIOR for cell in waiting):
+            return []
+        if any(record.cell.attack.name == PRIOR for record in records):
+            return ["The prior gave no answer, so there is nothing to compare with."]
+        return ["There is no prior among the attacks, so there is nothing to compare with: add it to the suite."]
+
+    def caption(self, records: Sequence[Record], batch_size: int) -> str:
+        """What a reader must know of the gradients: of how many records, among how many clients."""
+        found = sorted({n for r in records if isinstance(n := r.cell.training.training.get("clients"), int)})
+        clients = f"; {' or '.join(map(str, found))} clients" if found else ""
+        records_in_it = "1 record" if batch_size == 1 else f"{batch_size} records"
+        return f"Batch size {batch_size}: {records_in_it} per gradient{clients}."
+
+    def colour(self, value: float) -> float:
+        """Shares as they are."""
+        return value / 100
+
+
+def _cells(reported: Evidence, floor: Floats) -> dict[str, Cell]:
+    excess = reported.values["psnr"] - floor
+    interval = mean_interval(excess, reported.strata)
+    lpips = reported.mean("lpips")
+    # few targets make wide intervals: images that were identified got more than the prior all the same
+    nothing = interval.low <= 0 and (excess.mean() <= 0 or not identifies(reported))
+    return {
+        "attack": attack_cell(reported),
+        "identified": share(reported.values["identified"], reported.batch_size),
+        "lpips": Cell(lpips, note="" if lpips is not None else reported.records[0].scores["lpips"].reason),
+        "psnr": Cell(reported.mean("psnr"), link=reported.records[0].key),
+        "excess": bounded(float(excess.mean()), interval, text="≤ prior" if nothing else None),
+    }
