@@ -269,7 +269,7 @@ def test_an_outside_plugin_is_loaded_and_listed(tmp_path: Path) -> None:
         ("import nonsense_that_is_not_there", "does not import: ModuleNotFoundError: No module named 'nonsense"),
         ("def (", "does not import: SyntaxError"),
         ("1 / 0", "does not import: ZeroDivisionError: division by zero."),
-        ("x = 1", "defines no plugin: a class that sets `name`, derived from Defense or Attack."),
+        ("x = 1", "defines no plugin: a class that sets `name`, derived from one of Defense, Attack"),
         ("from leakboard.defenses.fedsgd import FedSGD", "defines no plugin"),
     ],
 )

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from leakboard.core.registry import FOLDERS, ROOT, builtin_index, entries
-from leakboard.leaderboard.cli.main import KINDS, build_parser
+from leakboard.leaderboard.api.catalogue import KINDS
+from leakboard.leaderboard.cli.parser import build_parser
 from leakboard.leaderboard.records.record import Record
 from tests.leaderboard.plugin_texts import CONSTANT, SCALED
 from tests.leaderboard.runs import HANG, TINY_CELLS, call, records, write_suite
