@@ -50,6 +50,7 @@ def scoreboard_frame(boards: Sequence[Board], records: Sequence[Record]) -> pd.D
     rows: list[dict[str, Any]] = []
     for dataset in dict.fromkeys(board.place.dataset for board in boards):
         here = [board for board in boards if board.place.dataset == dataset]
+        here.sort(key=lambda board: board.place.threat == "client")  # what the server can do comes first
         mine = [record for record in records if record.cell.training.dataset.label == dataset]
         names = natural_order({record.cell.training.defense.label for record in mine})
         for name in sorted(names, key=lambda label: label != here[0].utility.control):

@@ -117,13 +117,15 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Load a public name when it is first used."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'leakboard' has no attribute '{name}'")
-    value = getattr(import_module(f"leakboard.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # a type checker knows the names above, and no others
+
+    def __getattr__(name: str) -> Any:
+        """Load a public name when it is first used."""
+        if name not in _HOMES:
+            raise AttributeError(f"module 'leakboard' has no attribute '{name}'")
+        value = getattr(import_module(f"leakboard.{_HOMES[name]}"), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:
