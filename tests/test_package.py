@@ -151,6 +151,12 @@ def test_an_installed_package_lists_its_plugins_and_suites(installed: Path, else
 
 
 @pytest.mark.slow
+def test_an_installed_package_says_where_published_records_are(installed: Path, elsewhere: Path) -> None:
+    done = do(installed / "python", "-c", "import leakboard as lb; lb.results('quick')", cwd=elsewhere)
+    assert "UserError: The published records are not part of the installed package: clone" in done.stderr
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("leakboard.contract") is None, reason="there is no leakboard.contract yet")
 def test_an_installed_package_checks_a_plugin(installed: Path, elsewhere: Path) -> None:
     assert "The contract holds." in worked(installed / "leakboard", "check", "scaled.py", cwd=elsewhere)
