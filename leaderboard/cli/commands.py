@@ -86,7 +86,7 @@ def run(asked: RunOptions) -> int:
     report = compute(prepared)
     opened = open_run(prepared.folder)
     for ranking in opened.tables():
-        print(to_terminal(ranking, terminal_width()), end="\n\n")
+        print(_rendered(ranking, None), end="\n\n")
     for line in opened.complaints():
         print(line)
     if report.unwritten:
@@ -144,7 +144,7 @@ def _print_tables(tables: list[Table], form: Format | None) -> None:
 
 def _rendered(one: Table, form: Format | None) -> str:
     if form is None:
-        return to_terminal(one, terminal_width())
+        return to_terminal(one, terminal_width(), colour=sys.stdout.isatty())
     return to_markdown(one) if form == "md" else to_latex(one)
 
 
