@@ -14,7 +14,6 @@ LONGEST = 120
 NOT_YET = {
     "README.md",
     "docs/architecture.md",
-    "docs/notebook.md",
     "docs/adding-a-defense.md",
     "docs/adding-an-attack.md",
 }
