@@ -2,8 +2,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# the package index of the torch build that you want (see README); empty takes pip's default
+# the package index of the torch build that you want (docs/install.md); empty takes pip's default
 TORCH_INDEX ?=
+# the user's cache folder, as core/caches.py finds it
+CACHE := $(or $(LEAKBOARD_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/leakboard)
 TORCH_PIN := $(shell sed -n 's/^torch==/torch==/p' requirements.txt)
 
 .PHONY: run test test-ray docs bench lint audit-deps clean clean-cache help
@@ -16,7 +18,7 @@ test: $(VENV)/.installed-dev  ## set up and run all tests
 
 test-ray: $(VENV)/.installed-dev  ## install Ray, which is optional, and run its tests: two workers and two nodes, one killed of each
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-ray.txt
-	$(BIN)/pytest -n 0 -s tests/leaderboard/test_ray.py
+	$(BIN)/pytest -n 0 -s tests/leaderboard/engine/test_ray.py
 
 docs: $(VENV)/.installed  ## write docs/views.md anew: what each party sees under each defense
 	PYTHONPATH=src $(BIN)/python -m leakboard.leaderboard.cli.views_doc > docs/views.md
@@ -36,10 +38,10 @@ audit-deps:  ## look for known vulnerabilities of the pinned packages; needs the
 	.cache/audit/bin/pip-audit --strict --disable-pip --no-deps -r requirements.txt -r requirements-dev.txt -r requirements-ray.txt
 
 clean:  ## remove the environment and caches (runs/ stays)
-	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis build src/*.egg-info
 
 clean-cache:  ## remove kept shadow models and generators; what is needed is trained again
-	rm -rf .cache/shadows .cache/generators
+	rm -rf '$(CACHE)/shadows' '$(CACHE)/generators'
 
 help:  ## this text
 	@sed -n 's/^\([a-z-]*\):.*##/\1 \t/p' $(MAKEFILE_LIST)
@@ -50,9 +52,11 @@ $(VENV)/.created:
 	$(PYTHON) -m venv $(VENV)
 	touch $@
 
-$(VENV)/.installed: $(VENV)/.created requirements.txt
+# the last line gives the command `.venv/bin/leakboard`: an editable install, so nothing is copied
+$(VENV)/.installed: $(VENV)/.created requirements.txt pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH_PIN) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed requirements-dev.txt

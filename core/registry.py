@@ -48,7 +48,14 @@ FOLDERS = {
 }
 
 #: groups of entry points in which installed packages offer plugins
-ENTRY_POINTS = ("leakboard.defenses", "leakboard.attacks", "leakboard.metrics", "leakboard.goals")
+ENTRY_POINTS = (
+    "leakboard.defenses",
+    "leakboard.attacks",
+    "leakboard.metrics",
+    "leakboard.datasets",
+    "leakboard.models",
+    "leakboard.goals",
+)
 #: what a plugin of somebody's own may be called: it becomes a label, and a part of file names
 NAME = r"[A-Za-z0-9._+@%-]{1,60}"
 
@@ -57,6 +64,8 @@ BUILDING_BLOCKS = "building_blocks"
 
 Entry = dict[str, Any]
 _loaded_files: dict[str, ModuleType] = {}
+#: the texts that these modules were made of: a file that was changed since is loaded again
+_loaded_texts: dict[str, bytes] = {}
 
 
 def plugin_files() -> list[Path]:
@@ -158,27 +167,19 @@ def builtin_index() -> tuple[Entry, ...]:
 
 
 def load_file(path: str | Path) -> list[Entry]:
-    """Load plugins from a file outside the checkout (`--plugin FILE.py`); returns their entries."""
+    """Load plugins of any kind from a file outside the checkout (`--plugin FILE.py`); returns their entries.
+
+    A file whose text changed since it was loaded is loaded again: in a notebook, people edit and repeat.
+    """
     source = Path(path).resolve()
     if not source.is_file():
         raise UserError(f"There is no plugin file {path}: give a Python file that defines a plugin class.")
-    name = "leakboard_plugin_" + hashlib.sha256(str(source).encode()).hexdigest()[:12]
-    if str(source) not in _loaded_files:
-        spec = importlib.util.spec_from_file_location(name, source)
-        if spec is None or spec.loader is None:
-            raise UserError(f"{path} is not a Python file: a plugin file ends in .py.")
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module
-        try:
-            spec.loader.exec_module(module)
-        except (Exception, SystemExit) as error:
-            del sys.modules[name]
-            why = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}."
-            raise UserError(f"The plugin file {path} does not import: {why}") from error
-    else:
-        module = _loaded_files[str(source)]
+    text, file = source.read_bytes(), str(source)
+    module = (
+        _loaded_files[file] if _loaded_texts.get(file) == text and file in _loaded_files else _execute(source, text)
+    )
     try:
-        entries = describe_module(module, str(source))
+        entries = describe_module(module, file)
         json.dumps(entries, allow_nan=False)
     except Exception as error:  # a class that is no plugin of any kind, a default that is no plain value, and so on
         raise UserError(f"{path} defines a plugin that cannot be listed: {type(error).__name__}: {error}.") from error
@@ -186,15 +187,39 @@ def load_file(path: str | Path) -> list[Entry]:
     if odd := [name for name in names if not isinstance(name, str) or not re.fullmatch(NAME, name)]:
         raise UserError(f"{path} defines a plugin called {odd[0]!r:.80}: a name is of letters, digits and ._+@%-.")
     if not entries:
-        raise UserError(
-            f"{path} defines no plugin: a class that sets `name`, derived from Defense, Attack, Metric or Goal."
-        )
+        kinds = ", ".join(kind.capitalize() for kind in FOLDERS)
+        raise UserError(f"{path} defines no plugin: a class that sets `name`, derived from one of {kinds}.")
     others = [
-        entry for file, other in _loaded_files.items() if file != str(source) for entry in describe_module(other, file)
+        entry for other, known in _loaded_files.items() if other != file for entry in describe_module(known, other)
     ]
     check_unique([*builtin_index(), *others, *entries])
-    _loaded_files[str(source)] = module  # only now: a refused file must shadow nobody
+    _loaded_files[file], _loaded_texts[file] = module, text  # only now: a refused file must shadow nobody
     return entries
+
+
+def _execute(source: Path, text: bytes) -> ModuleType:
+    """The module of a plugin file, under a name that no other file has."""
+    name = "leakboard_plugin_" + hashlib.sha256(str(source).encode()).hexdigest()[:12]
+    spec = importlib.util.spec_from_file_location(name, source)
+    if spec is None or spec.loader is None:
+        raise UserError(f"{source} is not a Python file: a plugin file ends in .py.")
+    module, before = importlib.util.module_from_spec(spec), sys.modules.get(name)
+    sys.modules[name] = module
+    try:
+        # not by the loader: it may take compiled code for current that was made of another text in the same second
+        exec(compile(text, str(source), "exec"), module.__dict__)
+    except (Exception, SystemExit) as error:
+        sys.modules.pop(name) if before is None else sys.modules.update({name: before})
+        why = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}."
+        raise UserError(f"The plugin file {source} does not import: {why}") from error
+    return module
+
+
+def unload_file(path: str | Path) -> None:
+    """Forget a file that `load_file` loaded; its plugins are known no more."""
+    file = str(Path(path).resolve())
+    _loaded_files.pop(file, None)
+    _loaded_texts.pop(file, None)
 
 
 def loaded_files() -> list[str]:
@@ -207,8 +232,13 @@ def loaded_modules() -> tuple[ModuleType, ...]:
     return tuple(_loaded_files.values())
 
 
+def loaded_module(file: str) -> ModuleType:
+    """The module of a loaded plugin file."""
+    return _loaded_files[file]
+
+
 def installed_files() -> list[str]:
-    """Plugin files of installed packages: entry points in the groups of `ENTRY_POINTS`.
+    """Plugin files of installed packages: entry points in the groups of `ENTRY_POINTS`, one per kind of plugin.
 
     An entry point names a module, `my_package.my_defense`; its file is loaded as `--plugin` would load it.
     """

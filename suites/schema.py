@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 import yaml
@@ -191,10 +192,15 @@ def load_suite(name_or_file: str) -> Suite:
         raise UserError(f"The suite {path.name} is not valid YAML{line}: {getattr(error, 'problem', error)}.") from None
     if not isinstance(given, dict):
         raise UserError(f"The suite {path.name} must be a mapping of settings; given: {type(given).__name__}.")
+    return parse_suite(given, f"The suite {path.name}")
+
+
+def parse_suite(given: Mapping[str, Any], what: str) -> Suite:
+    """A suite from its settings; a mistake is one sentence that begins with `what`."""
     try:
         suite = Suite.model_validate(given)
     except ValidationError as error:
-        raise explain(error, f"The suite {path.name}", list(_fields_at(error))) from None
+        raise explain(error, what, list(_fields_at(error))) from None
     check_plugins(suite)
     return suite
 

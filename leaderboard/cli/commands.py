@@ -1,184 +1,131 @@
-"""What the commands do, behind the command line."""
+"""What the commands do: each calls the Python API and prints what it returns."""
 
 from __future__ import annotations
 
-import argparse
-import os
 import sys
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
-from torch import Tensor, set_num_threads
-
 from leakboard.core import registry
-from leakboard.core.errors import UserError
-from leakboard.core.files import sweep
 from leakboard.core.terminal import plain, terminal_width
-from leakboard.leaderboard.cells.attack_process import opened_files
-from leakboard.leaderboard.cells.fork_server import start_fork_server
-from leakboard.leaderboard.cli.finished import Before
-from leakboard.leaderboard.cli.scaffold import new_plugin
-from leakboard.leaderboard.engine.engine import Engine, Report
-from leakboard.leaderboard.engine.executors.base import Executor
-from leakboard.leaderboard.engine.executors.local import LocalExecutor
-from leakboard.leaderboard.engine.progress import Progress
-from leakboard.leaderboard.engine.schedule import Guess
-from leakboard.leaderboard.engine.state import only_engine
-from leakboard.leaderboard.engine.status import describe
-from leakboard.leaderboard.page.images import originals, reconstructions
-from leakboard.leaderboard.page.page import write_page
-from leakboard.leaderboard.page.pictures import ascii_picture
+from leakboard.leaderboard.api.evaluate import Prepared, compute, cores, prepare
+from leakboard.leaderboard.api.run import open_run
+from leakboard.leaderboard.cli.options import (
+    Asked,
+    CheckOptions,
+    CompareOptions,
+    Format,
+    ListOptions,
+    NewOptions,
+    ReportOptions,
+    RunOptions,
+    ShowOptions,
+    StatusOptions,
+    SubmitOptions,
+    TableOptions,
+    VerifyOptions,
+)
+from leakboard.leaderboard.cli.parser import program
 from leakboard.leaderboard.planning.estimate import estimate
-from leakboard.leaderboard.planning.plan import Options, Plan, make_plan, select
-from leakboard.leaderboard.planning.run_folder import Run, open_run, read_record_file, save_run
-from leakboard.leaderboard.publishing.compare import comparison
-from leakboard.leaderboard.publishing.submit import PUBLISHED, mark_verified, open_any, read_note
-from leakboard.leaderboard.publishing.submit import submit as publish
-from leakboard.leaderboard.publishing.verify import verify as compute_again
-from leakboard.leaderboard.ranking.leaderboards import untabled
-from leakboard.leaderboard.records.known import goals
-from leakboard.leaderboard.records.record import Record
-from leakboard.leaderboard.records.scope import all_targets
-from leakboard.leaderboard.tables.all_cells import cell_tables
 from leakboard.leaderboard.tables.formats import to_csv, to_json, to_latex, to_markdown, to_terminal
-from leakboard.leaderboard.tables.paper_tables import paper_tables
-from leakboard.leaderboard.tables.phase_times import phase_tables
 from leakboard.leaderboard.tables.table import Table
-from leakboard.suites.schema import load_suite
 
 
-def run(args: argparse.Namespace) -> int:
-    """`run`: do a suite, print its table, write its page."""
-    _load(args.plugin)
-    suite = select(load_suite(args.suite), args.defense, args.attack, args.seed, args.plugin)
-    folder = Path(args.out or Path("runs") / suite.name)
-    _check_share(args.gpus_per_cell, args.executor)
-    _workers(args.workers)  # refused before anything is written
-    options = Options(
-        run=folder,
-        device=_device(args.device, args.executor),
-        plugin_files=tuple(str(Path(file).resolve()) for file in (*registry.installed_files(), *args.plugin)),
-        lpips_weights=_weights(args.lpips_weights),
-        download=args.download,
-        fresh_keys=args.fresh_keys,
+def do(asked: Asked) -> int:
+    """Do a command; returns the exit code."""
+    if isinstance(asked, TableOptions | ReportOptions | CompareOptions | SubmitOptions):
+        for file in asked.plugin:
+            registry.load_file(file)
+    match asked:
+        case RunOptions():
+            return run(asked)
+        case StatusOptions():
+            print(open_run(asked.out).status())
+            return 0
+        case TableOptions():
+            return table(asked)
+        case ReportOptions():
+            print(f"page: {open_run(asked.out).write_page()}")
+            return 0
+        case ShowOptions():
+            return show(asked)
+        case NewOptions():
+            return new(asked)
+        case CheckOptions():
+            return check(asked)
+        case CompareOptions():
+            return compare(asked)
+        case SubmitOptions():
+            return submit(asked)
+        case VerifyOptions():
+            return verify(asked)
+        case ListOptions():
+            raise AssertionError("main lists, since that needs nothing of what is imported here")
+
+
+def run(asked: RunOptions) -> int:
+    """`run`: do a suite, print its tables, write its page; 1 where a cell did not work."""
+    prepared = prepare(
+        asked.defense,
+        asked.attack,
+        asked.suite,
+        out=asked.out,
+        seeds=asked.seed,
+        workers=asked.workers,
+        plugins=asked.plugin,
+        executor=asked.executor,
+        gpus_per_cell=asked.gpus_per_cell,
+        device=asked.device,
+        retry_failed=asked.retry_failed,
+        fresh_keys=asked.fresh_keys,
+        lpips_weights=asked.lpips_weights,
+        download=asked.download,
     )
-    with opened_files() as data:
-        plan = make_plan(suite, options)
-    if args.dry_run:
-        _print_plan(plan, _workers(args.workers))
+    if asked.dry_run:
+        _print_plan(prepared)
         return 0
-    before: Before = args.before.planned(data, _places(plan))
-    _writable(folder)
-    with only_engine(folder):
-        done = _do(plan, folder, args)
-    opened = open_run(folder)
-    text = "".join(f"{to_terminal(ranking, terminal_width())}\n\n" for ranking in opened.rankings())
-    text += "".join(f"{line}\n" for line in _broken(opened))
-    if done.unwritten:
-        text += f"{done.unwritten} cells have no record, since it could not be written: the same command tries again.\n"
-    print(text, end="", flush=True)
-    page = f"page: {_write_page(opened)}"
-    print(page)
-    code = 1 if done.broken else 0
-    settled = not done.unwritten and not (args.retry_failed and done.broken)
-    if settled and len(opened.records) == len(plan.cells):
-        began = f"{suite.name}: {len(plan.cells)} cells, {len(plan.cells)} already there"
-        before.remember(folder, began, text + page, code)
-    return code
+    report = compute(prepared)
+    opened = open_run(prepared.folder)
+    for ranking in opened.tables():
+        print(_rendered(ranking, None), end="\n\n")
+    for line in opened.complaints():
+        print(line)
+    if report.unwritten:
+        print(f"{report.unwritten} cells have no record, since it could not be written: the same command tries again.")
+    sys.stdout.flush()
+    print(f"page: {opened.page if opened.has_page() else opened.write_page()}")
+    return 1 if report.broken else 0
 
 
-def _places(plan: Plan) -> set[str]:
-    """The files and folders of this machine that the suite names: data and networks."""
-    found = [{**job.locations.dataset, **job.locations.model} for job in plan.trainings]
-    return {value for one in found for value in one.values() if isinstance(value, str)}
+def _print_plan(prepared: Prepared) -> None:
+    plan, workers = prepared.plan, prepared.workers or cores()
+    guess = estimate(plan)
+    print(f"Suite {plan.suite.name}: {len(plan.trainings)} trainings, {len(plan.cells)} cells")
+    for job in (*plan.trainings, *plan.cells):
+        there = job.record_file.exists() if job.cell is not None else job.training_folder.is_dir()
+        seconds = guess.get(job.key or job.training_key)
+        told = "?" if seconds is None else f"{seconds:.1f}"
+        print(f"  {told:>8} s  {job.title}{'  (already there)' if there else ''}")
+    print(f"About {sum(guess.values()) / workers / 60:.1f} minutes with {workers} workers, if nothing were there yet.")
 
 
-def _do(plan: Plan, folder: Path, args: argparse.Namespace) -> Report:
-    """Compute what is not there yet."""
-    try:
-        for part in (folder, folder / "records", folder / "trainings"):
-            sweep(part)
-        save_run(folder, plan, {})
-    except OSError as error:
-        raise UserError(f"The run cannot be written to {folder}: {error.strerror}; --out names another.") from None
-    executor = _executor(args, plan.suite.memory_limit)
-    progress = Progress(sys.stderr)
-    engine = Engine(plan, executor, progress.tell, args.retry_failed)
-    there = f"{len(plan.cells)} cells, {engine.report.kept} already there"
-    progress.begin(f"{plan.suite.name}: {there}, {executor.slots} workers")
-    try:
-        return _run(engine, plan, folder) if engine.total else engine.run()
-    finally:
-        progress.end()
-
-
-def _run(engine: Engine, plan: Plan, folder: Path) -> Report:
-    """Let the engine work, in the best order as soon as that is known."""
-    start_fork_server(folder)
-    import leakboard.leaderboard.page.charts.training_drawing  # noqa: F401  (the page needs it in the end; now the server is loading, too)
-
-    guess = Guess(plan)
-
-    def estimated() -> dict[str, float] | None:
-        seconds = guess.look()
-        if seconds is not None:
-            with suppress(OSError):  # only `status` reads them
-                save_run(folder, plan, seconds)
-        return seconds
-
-    try:
-        return engine.run(estimated)
-    finally:
-        guess.end()
-
-
-def _executor(args: argparse.Namespace, memory_limit: float) -> Executor:
-    """Where the jobs run."""
-    if args.executor == "ray":
-        from leakboard.leaderboard.engine.executors.cluster import RayExecutor
-
-        return RayExecutor(_workers(args.workers) if args.workers else 0, memory_limit, args.gpus_per_cell)
-    return LocalExecutor(_workers(args.workers), memory_limit)
-
-
-def status(args: argparse.Namespace) -> int:
-    """`status`: what a running or stopped run has done, and what is left."""
-    print(describe(Path(args.out)))
-    return 0
-
-
-def _load(files: Sequence[str]) -> None:
-    """Load the plugin files of an option."""
-    for file in files:
-        registry.load_file(file)
-
-
-def table(args: argparse.Namespace) -> int:
+def table(asked: TableOptions) -> int:
     """`table`: print the tables of a run."""
-    _load(args.plugin)
-    opened = open_any(Path(args.out))
-    if args.paper:
-        tables = paper_tables(opened.records, args.target)
-    else:
-        tables = phase_tables(opened.records) if args.phases else opened.rankings()
-    if args.all:
-        tables += [] if args.phases else phase_tables(opened.records)
-        tables += cell_tables(opened.records)
-    _print_warning(opened.warning, args.format)
-    _print_tables(tables, args.format)
-    missing = len(opened.jobs) - len(opened.records)
-    if missing > 0:  # published records have no jobs here
-        print(f"{missing} of {len(opened.jobs)} cells are not there yet: run the suite to go on.", file=sys.stderr)
-        for title in untabled(opened.records, opened.waiting):
+    opened = open_run(asked.out)
+    tables = opened.tables(all=asked.all, phases=asked.phases, paper=asked.paper, target=asked.target)
+    _print_warning(opened.warning, asked.format)
+    _print_tables(tables, asked.format)
+    if opened.missing:
+        count = f"{opened.missing} of {len(opened.jobs)}"
+        print(f"{count} cells are not there yet: run the suite to go on.", file=sys.stderr)
+        for title in opened.untabled():
             print(f"No cell is there yet of: {title}.", file=sys.stderr)
     for note in opened.notes:
         print(note, file=sys.stderr)
     return 0
 
 
-def _print_warning(text: str, form: str | None, whose: str = "") -> None:
+def _print_warning(text: str, form: Format | None, whose: str = "") -> None:
     """What is wrong with a whole board, first of all; beside the tables where these are for a program."""
     mark = "% " if form == "latex" else ""
     for line in text.splitlines():
@@ -187,7 +134,7 @@ def _print_warning(text: str, form: str | None, whose: str = "") -> None:
         print()
 
 
-def _print_tables(tables: list[Table], form: str | None) -> None:
+def _print_tables(tables: list[Table], form: Format | None) -> None:
     if form == "csv":
         print(to_csv(tables), end="")
     elif form == "json":
@@ -196,47 +143,35 @@ def _print_tables(tables: list[Table], form: str | None) -> None:
         print("\n\n".join(_rendered(one, form) for one in tables))
 
 
-def _rendered(one: Table, form: str | None) -> str:
+def _rendered(one: Table, form: Format | None) -> str:
     if form is None:
-        return to_terminal(one, terminal_width())
+        return to_terminal(one, terminal_width(), colour=sys.stdout.isatty())
     return to_markdown(one) if form == "md" else to_latex(one)
 
 
-def report(args: argparse.Namespace) -> int:
-    """`report`: write the page of a run."""
-    _load(args.plugin)
-    print(f"page: {_write_page(open_any(Path(args.out)))}")
-    return 0
-
-
-def show(args: argparse.Namespace) -> int:
+def show(asked: ShowOptions) -> int:
     """`show`: one record, readable, with its images."""
-    path = Path(args.record)
-    record = read_record_file(path)
-    opened = open_run(path.parent.parent) if (path.parent.parent / "run.json").is_file() else None
-    print(_describe(record))
-    truth = originals(record, opened.job_of(record) if opened else None)
-    rebuilt = reconstructions(record, path.parent, truth)
-    colour = sys.stdout.isatty()
-    for title, images in (("original", truth), ("reconstruction", rebuilt)):
-        for number in range(0 if images is None else len(images)):
-            assert images is not None
-            print(f"\n{title} {number}\n{ascii_picture(images[number], colour=colour)}")
+    from leakboard.leaderboard.api.show import show as text_of
+
+    print(text_of(asked.record, colour=sys.stdout.isatty()))
     return 0
 
 
-def new(args: argparse.Namespace) -> int:
+def new(asked: NewOptions) -> int:
     """`new`: write the skeleton of a plugin and say what to do with it."""
-    path = new_plugin(args.kind, args.name, Path(args.to))
+    from leakboard.leaderboard.api.scaffold import new_plugin
+
+    path = new_plugin(asked.kind, asked.plugin, Path(asked.to))
+    command = program() if program() == "leakboard" else f".venv/bin/python {program()}"
     print(f"{path}: change it, then")
-    print(f"  .venv/bin/python run_benchmark.py check {path}")
-    print(f"  .venv/bin/python run_benchmark.py run --plugin {path}")
+    print(f"  {command} check {path}")
+    print(f"  {command} run --plugin {path}")
     return 0
 
 
-def check(args: argparse.Namespace) -> int:
+def check(asked: CheckOptions) -> int:
     """`check`: one line per rule of the contract, for every plugin of a file; 1 where a rule is broken."""
-    found = registry.load_file(args.plugin)
+    found = registry.load_file(asked.plugin)
     from leakboard.contract import check_plugin
 
     outcomes: Counter[str] = Counter()
@@ -250,153 +185,43 @@ def check(args: argparse.Namespace) -> int:
     return 1 if outcomes["broken"] else 0
 
 
-def compare(args: argparse.Namespace) -> int:
+def compare(asked: CompareOptions) -> int:
     """`compare`: two runs cell by cell, and every setting in which they differ."""
-    _load(args.plugin)
-    one, two = (open_any(Path(folder)) for folder in (args.first, args.second))
+    from leakboard.leaderboard.api.published import compare as compared
+
+    one, two = open_run(asked.first), open_run(asked.second)
     for opened, name in ((one, "A"), (two, "B")):
-        _print_warning(opened.warning, args.format, f"{name}: ")
-    _print_tables(comparison(one.records, two.records), args.format)
+        _print_warning(opened.warning, asked.format, f"{name}: ")
+    _print_tables(compared(one, two), asked.format)
     return 0
 
 
-def submit(args: argparse.Namespace) -> int:
+def submit(asked: SubmitOptions) -> int:
     """`submit`: collect a run's records for publishing."""
-    _load(args.plugin)
-    target, count = publish(Path(args.run), Path(args.to) if args.to else PUBLISHED, args.allow_dirty)
+    from leakboard.leaderboard.api.published import submit as publish
+
+    target, count = publish(asked.run, asked.to, allow_dirty=asked.allow_dirty)
     print(f"{count} records are in {target}: propose them as a change to the repository (docs/publishing.md).")
-    for line in _broken(open_run(Path(args.run))):
+    for line in open_run(asked.run).complaints():
         print(f"published as it is: {line}")
     return 0
 
 
-def verify(args: argparse.Namespace) -> int:
+def verify(asked: VerifyOptions) -> int:
     """`verify`: compute records again; 1 where one differs by more than its tolerance."""
-    _load(args.plugin)
-    worst = 0
-    for folder in dict.fromkeys(Path(name).parent for name in args.records):
+    from leakboard.leaderboard.api.published import verify as computed_again
+    from leakboard.leaderboard.publishing.submit import read_note
+
+    for folder in dict.fromkeys(Path(name).parent for name in asked.records):
         _print_warning(read_note(folder), None)
-    for name in args.records:
-        verdict = compute_again(Path(name), args.data, _weights(args.lpips_weights), args.plugin)
-        found = verdict.differences()
-        print(f"{Path(name).name}: {'differs: ' + '; '.join(found) if found else 'verified'}")
-        if args.mark and not found:
-            print(f"  noted in {mark_verified(Path(name), verdict).name}")
-        worst = max(worst, int(bool(found)))
+    worst = 0
+    outcomes = computed_again(
+        asked.records, data=asked.data, plugins=asked.plugin, lpips_weights=asked.lpips_weights, mark=asked.mark
+    )
+    for found in outcomes:
+        differs = "; ".join(found.differences)
+        print(f"{found.file.name}: {f'differs: {differs}' if differs else 'verified'}")
+        if found.note is not None:
+            print(f"  noted in {found.note.name}")
+        worst = max(worst, int(bool(differs)))
     return worst
-
-
-def _describe(record: Record) -> str:
-    cell, goal = record.cell, goals().get(record.cell.goal)
-    lines = [
-        f"{cell.attack.label} on {cell.training.defense.label}",
-        f"  data      {cell.training.dataset.label}, model {cell.training.model.label}, seed {cell.training.seed}",
-        f"  threat    {cell.threat}" + (f", {cell.moment} round" if cell.moment else ""),
-        *([f"  batch     {cell.batch_size} records per gradient"] if goal is not None and goal.per_batch_size else []),
-        f"  status    {record.status}" + (f": {record.reason}" if record.reason else ""),
-    ]
-    lines += [f"  flag      {flag}" for flag in record.flags]
-    if record.scores and all_targets(record):
-        lines.append(f"  scores    over {all_targets(record)}" + _ranked_elsewhere(record))
-    for name, score in record.scores.items():
-        value = "–" if score.value is None else f"{score.value:.4f} {score.unit}".rstrip()
-        lines.append(f"  {name:20} {value}" + (f"  ({score.reason})" if score.reason else ""))
-    if record.training is not None and record.training.accuracy is not None:
-        lines.append(f"  {'accuracy':20} {record.training.accuracy:.4f} after {record.training.rounds} rounds")
-    if record.cost is not None:
-        lines.append(f"  {'attack time':20} {record.cost.wall_seconds:.1f} s, {record.cost.peak_memory_mib:.0f} MiB")
-    if record.provenance is not None:
-        dirty = " (with uncommitted changes)" if record.provenance.dirty else ""
-        lines.append(f"  {'made':20} {record.provenance.created}, commit {record.provenance.commit}{dirty}")
-    text = "\n".join(lines) + (f"\n\n{record.traceback}" if record.traceback else "")
-    return "\n".join(map(plain, text.split("\n")))  # whoever wrote the record must not steer this terminal
-
-
-def _ranked_elsewhere(record: Record) -> str:
-    """Why the rankings have another score of this cell; an audit's bound is the same in both."""
-    goal = goals().get(record.cell.goal)
-    return "" if goal is not None and goal.is_game else " (rankings: over the half on which the attack was not chosen)"
-
-
-def _write_page(opened: Run) -> Path:
-    set_num_threads(1)  # a few images at a time: two threads would only wait for each other
-
-    def truth(record: Record) -> Tensor | None:
-        return originals(record, opened.job_of(record))
-
-    try:
-        return write_page(
-            opened.report_folder,
-            title=f"LeakBoard: {opened.file.suite}",
-            description=". ".join([opened.file.description, *opened.notes]),
-            warning=opened.warning,
-            boards=opened.boards(),
-            tables=[*phase_tables(opened.records), *cell_tables(opened.records)],
-            records=opened.records,
-            originals=truth,
-            reconstructions=lambda record: reconstructions(record, opened.records_folder, truth(record)),
-            claims={name: str(entry.get("claim", "")) for name, entry in registry.entries("defense").items()},
-        )
-    except OSError as error:
-        raise UserError(f"The page cannot be written to {opened.report_folder}: {error.strerror}.") from None
-
-
-def _print_plan(plan: Plan, workers: int) -> None:
-    guess = estimate(plan)
-    print(f"Suite {plan.suite.name}: {len(plan.trainings)} trainings, {len(plan.cells)} cells")
-    for job in (*plan.trainings, *plan.cells):
-        there = job.record_file.exists() if job.cell is not None else job.training_folder.is_dir()
-        seconds = guess.get(job.key or job.training_key)
-        told = "?" if seconds is None else f"{seconds:.1f}"
-        print(f"  {told:>8} s  {job.title}{'  (already there)' if there else ''}")
-    print(f"About {sum(guess.values()) / workers / 60:.1f} minutes with {workers} workers, if nothing were there yet.")
-
-
-def _broken(opened: Run) -> list[str]:
-    """A line for every cell that did not work, and one for all attacks that found nothing to attack."""
-    broken = [record for record in opened.records if record.status not in ("ok", "skipped")]
-    lines = [f"{record.status}: {record.cell.slug}: {record.reason}" for record in broken]
-    skipped = Counter(record.cell.attack.label for record in opened.records if record.status == "skipped")
-    if skipped:
-        attacks = ", ".join(f"{label} {count}" for label, count in sorted(skipped.items()))
-        lines.append(f"skipped: {skipped.total()} cells, each with its reason on the page ({attacks})")
-    return [plain(line) for line in lines]
-
-
-def _check_share(share: float, executor: str) -> None:
-    if share and executor != "ray":
-        raise UserError("--gpus-per-cell needs --executor ray: on one machine, --workers says how many share a GPU.")
-    if not 0 <= share <= 64:
-        raise UserError(f"--gpus-per-cell must be from 0 to 64, such as 0.5 for two cells a GPU; given: {share:g}.")
-
-
-def _device(name: str, executor: str) -> str:
-    import torch
-
-    if executor == "ray":  # which machines have one, the cluster knows
-        return name
-    if name == "cuda" and not torch.cuda.is_available():
-        raise UserError("--device cuda: this torch sees no CUDA device; use --device cpu or install a CUDA build.")
-    return name
-
-
-def _weights(path: str) -> str:
-    if path and not Path(path).is_file():
-        raise UserError(f"--lpips-weights: there is no file {path}.")
-    return str(Path(path).resolve()) if path else ""
-
-
-def _workers(given: int) -> int:
-    if given < 0 or given > 1024:
-        raise UserError(f"--workers must be from 1 to 1024; given: {given}.")
-    return given or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else given or os.cpu_count() or 1
-
-
-def _writable(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / f".write-test-{os.getpid()}"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise UserError(f"The folder {folder} cannot be written to: {error.strerror}; --out names another.") from None

@@ -12,7 +12,7 @@ from leakboard.leaderboard.engine.engine import BROKEN, read_record
 from leakboard.leaderboard.engine.state import EngineState, is_worked_on, read_state
 from leakboard.leaderboard.planning.estimate import OVERHEAD
 from leakboard.leaderboard.planning.jobs import Job
-from leakboard.leaderboard.planning.run_folder import Run, open_run
+from leakboard.leaderboard.planning.run_folder import RunFolder, open_run
 from leakboard.leaderboard.records.record import Record
 
 #: how many failures are told
@@ -65,7 +65,7 @@ def _state(alive: bool, state: EngineState | None, left: int) -> str:
 
 
 def seconds_left(
-    run: Run,
+    run: RunFolder,
     records: Mapping[str, Record],
     left: Iterable[Job],
     trained: set[str],
@@ -98,7 +98,7 @@ def _factor(guess: Mapping[str, float], took: Mapping[str, float]) -> float:
     return sum(took[key] for key in known) / sum(guess[key] for key in known) if len(known) >= ENOUGH else 1.0
 
 
-def last_failures(run: Run, records: Mapping[str, Record]) -> list[str]:
+def last_failures(run: RunFolder, records: Mapping[str, Record]) -> list[str]:
     """The newest reasons for which cells did not work, each told once."""
     broken = [job for job in run.jobs if job.key in records and records[job.key].status in BROKEN]
     broken.sort(key=_written, reverse=True)

@@ -26,8 +26,8 @@ from leakboard.core.terminal import plain
 from leakboard.leaderboard.page.images import in_8_bits, originals
 from leakboard.leaderboard.planning.run_folder import (
     MAX_RECORD_BYTES,
-    Run,
     RunFile,
+    RunFolder,
     SuiteName,
     open_run,
     read_record_file,
@@ -240,7 +240,7 @@ def _stray_numbers(record: Record) -> Iterator[str]:
 
 
 @dataclass(frozen=True)
-class Published(Run):
+class Published(RunFolder):
     """A folder of published records; opens like a run, without the run's own files."""
 
     @cached_property
@@ -284,7 +284,7 @@ def record_files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("*.json") if path.name != PUBLISHED_FILE)
 
 
-def open_any(folder: Path) -> Run:
+def open_any(folder: Path) -> RunFolder:
     """A run, or a folder of published records."""
     path = folder / PUBLISHED_FILE
     if not path.is_file():

@@ -41,8 +41,11 @@ def _git(*arguments: str) -> str | None:
 def commit() -> tuple[str | None, bool | None]:
     """The git commit of the checkout and whether it has uncommitted changes; None outside git.
 
+    An installed package has no commit: a repository around it is somebody else's.
     A module of ours that git does not know is such a change: it is loaded like any other. Other unknown files are not.
     """
+    if not (ROOT / ".git").exists():
+        return None, None
     head = _git("rev-parse", "HEAD")
     changes = _git("status", "--porcelain", "--untracked-files=no")
     unknown = _git("ls-files", "--others", "--", *(f"{package}/*.py" for package in CODE))

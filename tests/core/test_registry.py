@@ -12,6 +12,7 @@ import pytest
 
 from leakboard.core import registry
 from leakboard.core.errors import UserError
+from leakboard.leaderboard.api.catalogue import KINDS
 from leakboard.leaderboard.cli.main import main
 from tests.core.helpers import in_fresh_process
 
@@ -269,7 +270,7 @@ def test_an_outside_plugin_is_loaded_and_listed(tmp_path: Path) -> None:
         ("import nonsense_that_is_not_there", "does not import: ModuleNotFoundError: No module named 'nonsense"),
         ("def (", "does not import: SyntaxError"),
         ("1 / 0", "does not import: ZeroDivisionError: division by zero."),
-        ("x = 1", "defines no plugin: a class that sets `name`, derived from Defense, Attack, Metric or Goal."),
+        ("x = 1", "defines no plugin: a class that sets `name`, derived from one of Defense, Attack"),
         ("from leakboard.defenses.fedsgd import FedSGD", "defines no plugin"),
     ],
 )
@@ -320,12 +321,12 @@ def test_two_outside_plugins_cannot_have_one_name(tmp_path: Path) -> None:
     assert registry.find("defense", "mine") == first[0]
 
 
-def install(folder: Path, name: str, module: str) -> None:
+def install(folder: Path, name: str, module: str, group: str = "leakboard.defenses") -> None:
     """A package as pip would leave it: a module, and metadata with an entry point."""
     info = folder / f"{name}-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(f"[leakboard.defenses]\n{name} = {module}\n")
+    (info / "entry_points.txt").write_text(f"[{group}]\n{name} = {module}\n")
 
 
 def test_installed_packages_offer_plugins(
@@ -337,6 +338,17 @@ def test_installed_packages_offer_plugins(
     assert registry.installed_files() == [str(file)]
     assert main(["list", "defenses"]) == 0
     assert "someones-defense" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_installed_packages_offer_plugins_of_every_kind(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clean_files: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_plugin(tmp_path / "someones_plugin.py", "someones-plugin", KINDS[kind])
+    install(tmp_path, "someones-package", "someones_plugin", f"leakboard.{kind}")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert main(["list", kind]) == 0
+    assert "someones-plugin" in capsys.readouterr().out
 
 
 def test_an_installed_plugin_without_a_module_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,6 +66,7 @@ def test_nobody_imports_by_a_text_but_the_registry_and_the_two_doors() -> None:
     assert users <= {
         "leakboard.core.registry",
         "leakboard.core.vision",
+        "leakboard.datasets.digits",
         "leakboard.federation.models.module",
         "leakboard.leaderboard.records.provenance",
     }

@@ -16,7 +16,6 @@ from leakboard.core.sources import PACKAGES
 LONGEST = 120
 #: documents that are not rewritten yet
 NOT_YET = {
-    "docs/notebook.md",
     "docs/adding-a-defense.md",
     "docs/adding-an-attack.md",
 }

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from leakboard.core.errors import UserError
 from leakboard.core.registry import ROOT
-from leakboard.leaderboard.cli.main import LONGEST_SENTENCE, complaint
+from leakboard.leaderboard.cli.parser import LONGEST_SENTENCE, complaint
 
 Result = TypeVar("Result")
 #: how many examples ran, and how many of them were refused, by target

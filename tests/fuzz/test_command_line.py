@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leakboard.core.errors import UserError
-from leakboard.leaderboard.cli import commands
+from leakboard.leaderboard.api import evaluate as evaluating
 from leakboard.leaderboard.cli import main as cli
+from leakboard.leaderboard.cli.parser import LONGEST_SENTENCE
 from leakboard.leaderboard.publishing import verify as verifying
 from tests.fuzz.harness import RAN, REFUSED, examples, time_limit, writes_only_in
 from tests.leaderboard.runs import forget_plugins
@@ -137,7 +138,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     desk = tmp_path / "desk"  # `../x` is a place that a user may name
     desk.mkdir()
     monkeypatch.chdir(desk)
-    monkeypatch.setattr(commands, "Engine", stop)
+    monkeypatch.setattr(evaluating, "Engine", stop)
     monkeypatch.setattr(verifying, "Engine", stop)
     monkeypatch.setattr(subprocess, "run", stop)
     (desk / "folder").mkdir()
@@ -183,7 +184,7 @@ def answers(arguments: list[str], desk: Path) -> str:
         assert err.count("\n") == 1, err
         assert err.endswith("\n")
         assert err[:-1].isprintable()
-        assert len(err) <= cli.LONGEST_SENTENCE + 40
+        assert len(err) <= LONGEST_SENTENCE + 40
     return err
 
 

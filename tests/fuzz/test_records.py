@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-from argparse import Namespace
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -17,14 +16,16 @@ from hypothesis import strategies as st
 from safetensors.torch import save
 
 from leakboard.core.errors import UserError
+from leakboard.leaderboard.api.run import open_run
 from leakboard.leaderboard.cli import commands
 from leakboard.leaderboard.cli.main import main
+from leakboard.leaderboard.cli.options import ShowOptions
 from leakboard.leaderboard.page.images import reconstructions
 from leakboard.leaderboard.planning.plan import Plan
-from leakboard.leaderboard.planning.run_folder import open_run, read_record_file
+from leakboard.leaderboard.planning.run_folder import read_record_file
 from leakboard.leaderboard.publishing import verify as verifying
 from leakboard.leaderboard.publishing.compare import comparison
-from leakboard.leaderboard.publishing.submit import badge, open_any, problems, submit
+from leakboard.leaderboard.publishing.submit import badge, problems, submit
 from leakboard.leaderboard.publishing.verify import verify
 from leakboard.leaderboard.records.record import Record
 from leakboard.leaderboard.records.validation import unsound
@@ -60,8 +61,8 @@ def with_one_changed(data: st.DataObject, good: list[dict[str, Any]], most: int 
 
 
 def all_tables(folder: Path) -> int:
-    opened = open_any(folder)
-    tables = [*opened.rankings(), *phase_tables(opened.records), *cell_tables(opened.records)]
+    opened = open_run(folder)
+    tables = [*opened.tables(), *phase_tables(opened.records), *cell_tables(opened.records)]
     tables += paper_tables(opened.records, 50.0)
     tables += comparison(opened.records, opened.records)
     for table in tables:
@@ -126,7 +127,7 @@ def test_the_page_of_changed_records(
 
     def page() -> None:
         with redirect_stdout(io.StringIO()):
-            commands.report(Namespace(out=str(folder)))
+            open_run(folder).write_page()
 
     survives("records: page", page, here / "runs")
     for file in (here / "runs").rglob("index.html"):
@@ -136,7 +137,7 @@ def test_the_page_of_changed_records(
 @pytest.mark.parametrize("suite", ["x/../../../up", "..", "a\nb", "", "/up"])
 def test_the_page_of_a_suite_that_leads_elsewhere(here: Path, good: list[dict[str, Any]], suite: str) -> None:
     folder = publish(here / "records", good, suite=suite)
-    assert survives("records: page", lambda: commands.report(Namespace(out=str(folder))), here / "runs") is None
+    assert survives("records: page", lambda: open_run(folder).write_page(), here / "runs") is None
 
 
 @examples(20, slower=2)
@@ -150,7 +151,7 @@ def test_one_record_shown(here: Path, good: list[dict[str, Any]], data: st.DataO
     def show() -> None:
         out = io.StringIO()
         with redirect_stdout(out):
-            commands.show(Namespace(record=str(path)))
+            commands.show(ShowOptions(str(path)))
         assert "\x1b" not in out.getvalue()
 
     survives("records: show", show, here)
@@ -233,7 +234,7 @@ def test_a_changed_run_is_opened_and_submitted_or_refused(
     try:  # nothing is drawn from here on: what is written must be put back
         file.write_text(changed)
         one.write_text(broken)
-        survives("runs: open", lambda: [open_run(folder).records, open_run(folder).rankings()], runs)
+        survives("runs: open", lambda: [open_run(folder).records, open_run(folder).tables()], runs)
         survives("runs: submit", lambda: submit(folder, to, allow_dirty=True), to)
     finally:
         file.write_text(whole)

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leakboard.federation.view import View
+from leakboard.leaderboard.api.run import open_run
 from leakboard.leaderboard.cells.train import run_training
-from leakboard.leaderboard.planning.run_folder import load_view
 from tests.fuzz.harness import broken_bytes, examples, mutated, survives
 from tests.fuzz.materials import finished_run, tiny_plan
 
@@ -39,7 +39,7 @@ def training(kept: Path, tmp_path: Path) -> Path:
 
 def view(training: Path, threat: str) -> View | None:
     run = training.parent.parent
-    found: View | None = survives("views", lambda: load_view(run, threat), run)
+    found: View | None = survives("views", lambda: open_run(run).view(threat), run)
     return found
 
 

@@ -1,31 +1,86 @@
-"""Tables as text for a terminal."""
+"""Tables for the terminal: plain text, or with colours where somebody reads it on a screen."""
 
 from __future__ import annotations
 
+import io
 import textwrap
-import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console
+from rich.text import Text
 
 from leakboard.core.terminal import plain
 from leakboard.leaderboard.tables.formats.shared import raised, remarks
-from leakboard.leaderboard.tables.table import Cell, Column, Table
+from leakboard.leaderboard.tables.table import Cell, Column, Row, Table
 
 _NARROWEST = 40  # columns of a terminal, below which nothing legible fits
+_HEADER, _BEST, _MUTED, _NOTE = "bold", "bold green", "dim", "dim"
 
 
-def _width(text: str) -> int:
-    """How many columns of a terminal a text takes."""
-    return sum(0 if unicodedata.combining(c) else 1 + (unicodedata.east_asian_width(c) in "WF") for c in text)
+@dataclass(frozen=True)
+class _Line:
+    """A line of the grid: cells with the style of each, or a rule with a title beneath it."""
+
+    cells: tuple[str, ...] = ()
+    styles: tuple[str, ...] = ()
+    rule: str = ""
+    title: str = ""
 
 
-def _pad(text: str, width: int, right: bool) -> str:
-    """A text at exactly this width: cut with an ellipsis, or filled up with spaces."""
-    if _width(text) > width:
-        while text and _width(text) >= width:
-            text = text[:-1]
-        text += "…"
-    space = " " * (width - _width(text))
-    return space + text if right else text + space
+def to_terminal(table: Table, width: int | None = None, *, colour: bool = False) -> str:
+    """Aligned text within a width (at least 40): wide tables continue in blocks beneath, `*` marks the best.
+
+    Without `colour` there is no escape code in it, whatever a plugin calls itself.
+    """
+    limit = max(width, _NARROWEST) if width is not None else 10**6
+    grid = list(_grid(table))
+    widths = _widths([line.cells for line in grid if line.cells], limit)
+    out = [Text(line, style=_HEADER) for line in textwrap.wrap(plain(table.title), limit)]
+    out += [Text(line) for line in textwrap.wrap(plain(table.caption), limit)]
+    for block in _blocks(widths, limit):
+        out += [Text(), *_drawn(table, grid, block, widths, limit)]
+    beneath = [(f"{raised(int(mark))} " if mark else "") + plain(text) for mark, text in remarks(table)]
+    beneath += ["* best"] if any(cell.best for row in table.rows for cell in row.cells.values()) else []
+    out += [Text(), *(Text(line, style=_NOTE) for remark in beneath for line in textwrap.wrap(remark, limit))]
+    lines = [_coloured(line) if colour else line.plain for line in out]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _grid(table: Table) -> Iterator[_Line]:
+    """The header, then sections with their ranked rows, a rule, and the rows below it."""
+    marks, columns = table.footnotes(), table.columns
+    yield _Line(tuple(plain(column.header) for column in columns), (_HEADER,) * len(columns))
+    yield _Line(rule="─")
+    for section, ranked, muted in table.groups():
+        if section:
+            yield _Line(rule="─", title=plain(section))
+        for row in ranked:
+            yield _row(row, columns, marks)
+        if ranked and muted:
+            yield _Line(rule="┄")
+        for row in muted:
+            yield _row(row, columns, marks)
+
+
+def _row(row: Row, columns: Sequence[Column], marks: Mapping[str, int]) -> _Line:
+    cells = [row.cell(column) for column in columns]
+    shown = tuple(_shown(cell, column, marks) for cell, column in zip(cells, columns, strict=True))
+    return _Line(shown, tuple(_MUTED if row.muted else _BEST if cell.best else "" for cell in cells))
+
+
+def _shown(cell: Cell, column: Column, marks: Mapping[str, int]) -> str:
+    parts = ["*" * cell.best + plain(cell.main(column)), cell.interval(column)]
+    return " ".join(filter(None, parts)) + raised(marks.get(cell.note))
+
+
+def _widths(cells: Sequence[Sequence[str]], limit: int) -> list[int]:
+    """The columns' widths; where all do not fit side by side, the first takes a third, and none more than the rest."""
+    widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
+    if sum(widths) + 2 * len(widths) - 2 > limit:
+        widths[0] = min(widths[0], limit if len(widths) == 1 else limit // 3)
+    return [widths[0], *(min(each, limit - widths[0] - 2) for each in widths[1:])]
 
 
 def _blocks(widths: Sequence[int], limit: int) -> list[list[int]]:
@@ -39,35 +94,34 @@ def _blocks(widths: Sequence[int], limit: int) -> list[list[int]]:
     return blocks
 
 
-def _terminal_cell(cell: Cell, column: Column, marks: Mapping[str, int]) -> str:
-    parts = ["*" * cell.best + plain(cell.main(column)), cell.interval(column)]
-    return " ".join(filter(None, parts)) + raised(marks.get(cell.note))
+def _drawn(
+    table: Table, grid: Sequence[_Line], block: Sequence[int], widths: Sequence[int], limit: int
+) -> Iterator[Text]:
+    """The lines of one block of columns; of two rules in a row, the second is drawn, which has a title."""
+    whole = sum(widths[i] + 2 for i in block) - 2
+    for line, following in zip(grid, [*grid[1:], _Line()], strict=True):
+        if line.rule and not following.rule:
+            yield Text(line.rule * whole)
+            yield from (Text(part, style=_HEADER) for part in textwrap.wrap(line.title, limit))
+        if line.cells:
+            parts = [
+                (_fitted(line.cells[i], widths[i], table.is_numeric(table.columns[i])), line.styles[i]) for i in block
+            ]
+            made = Text("  ").join(Text(text, style=style) for text, style in parts)
+            made.rstrip()
+            yield made
 
 
-def to_terminal(table: Table, width: int | None = None) -> str:
-    """Aligned plain text within a width (at least 40): wide tables continue in blocks beneath, `*` marks the best."""
-    limit = max(width, _NARROWEST) if width is not None else 10**6
-    marks, columns = table.footnotes(), table.columns
-    grid = [[plain(column.header) for column in columns]]
-    rules = {1: ("─", "")}  # what is drawn before which line of the grid: a rule and a section's title
-    for section, ranked, muted in table.groups():
-        rules |= {len(grid): ("─", plain(section))} if section else {}
-        grid += [[_terminal_cell(row.cell(column), column, marks) for column in columns] for row in ranked]
-        rules |= {len(grid): ("┄", "")} if ranked and muted else {}
-        grid += [[_terminal_cell(row.cell(column), column, marks) for column in columns] for row in muted]
-    widths = [max(map(_width, cells)) for cells in zip(*grid, strict=True)]
-    if sum(widths) + 2 * len(widths) - 2 > limit:
-        widths[0] = min(widths[0], limit if len(columns) == 1 else limit // 3)
-    widths[1:] = [min(each, limit - widths[0] - 2) for each in widths[1:]]
-    out = textwrap.wrap(plain(table.title), limit) + textwrap.wrap(plain(table.caption), limit)
-    for block in _blocks(widths, limit):
-        out.append("")
-        for number, cells in enumerate(grid):
-            if number in rules:
-                sign, title = rules[number]
-                out.append(sign * (sum(widths[i] + 2 for i in block) - 2))
-                out += textwrap.wrap(title, limit)
-            out.append("  ".join(_pad(cells[i], widths[i], table.is_numeric(columns[i])) for i in block).rstrip())
-    beneath = [(f"{raised(int(mark))} " if mark else "") + plain(text) for mark, text in remarks(table)]
-    beneath += ["* best"] if any(cell.best for row in table.rows for cell in row.cells.values()) else []
-    return "\n".join([*out, "", *(line for remark in beneath for line in textwrap.wrap(remark, limit))]).rstrip() + "\n"
+def _fitted(text: str, width: int, right: bool) -> str:
+    """A text at exactly this width: cut with an ellipsis, or filled up with spaces."""
+    if cell_len(text) > width:
+        return set_cell_size(text, width - 1) + "…"
+    space = " " * (width - cell_len(text))
+    return space + text if right else text + space
+
+
+def _coloured(line: Text) -> str:
+    """A line with escape codes; how many colours, and whether any (NO_COLOR), the environment says."""
+    out = io.StringIO()
+    Console(file=out, force_terminal=True, width=10**6, highlight=False).print(line, end="", soft_wrap=True)
+    return out.getvalue()

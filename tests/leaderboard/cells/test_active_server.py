@@ -9,9 +9,9 @@ import pytest
 
 from leakboard.core import registry
 from leakboard.core.errors import UserError
+from leakboard.leaderboard.api.run import open_run
 from leakboard.leaderboard.planning.jobs import Job
 from leakboard.leaderboard.planning.plan import Options, Plan, make_plan
-from leakboard.leaderboard.planning.run_folder import load_view, open_run
 from leakboard.leaderboard.publishing.verify import _suite_of
 from leakboard.leaderboard.ranking.utility_gate import utility_of
 from leakboard.leaderboard.records.record import Record
@@ -118,19 +118,22 @@ def test_a_run_with_an_active_server(tmp_path: Path, plugin: Path) -> None:
     assert active.training.accuracy != honest.training.accuracy  # it kept the first model
 
     opened = open_run(folder)
-    for table in opened.rankings():
+    for table in opened.tables():
         for row in table.rows:
             assert row.cells["accuracy"].value == pytest.approx(100 * (honest.training.accuracy or 0)), table.title
     registry.load_file(str(plugin))
     again = make_plan(_suite_of(active, ""), Options(run=tmp_path / "again", plugin_files=(str(plugin),)))
     assert active.cell in [job.cell for job in again.cells]  # verifying it runs the deviating server too
     first, last = (
-        [o.messages[0].payload["model"]["1.weight"] for o in load_view(folder, threat, defense="stubborn").of_kind(k)]
+        [
+            o.messages[0].payload["model"]["1.weight"]
+            for o in open_run(folder).view(threat, defense="stubborn").of_kind(k)
+        ]
         for threat, k in (("server:active", "train"), ("server:active", "final"))
     )
     assert bool((first[0] == last[0]).all())
     with pytest.raises(UserError, match=r"No finished training .* fits threat 'server:active', defense 'fedsgd'"):
-        load_view(folder, "server:active", defense="fedsgd")
+        open_run(folder).view("server:active", defense="fedsgd")
 
 
 def deviating(record: Record) -> Record:

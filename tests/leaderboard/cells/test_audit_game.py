@@ -10,12 +10,12 @@ import torch
 
 from leakboard.datasets.loading import load_pool
 from leakboard.federation.settings import SERVER, VICTIM
+from leakboard.leaderboard.api.run import open_run
 from leakboard.leaderboard.cells.question import facts_of
 from leakboard.leaderboard.goals.audit import promised
 from leakboard.leaderboard.goals.questions.audit_game import PORTION, bits_of, open_game
 from leakboard.leaderboard.planning.jobs import Job
 from leakboard.leaderboard.planning.public_settings import splits_of
-from leakboard.leaderboard.planning.run_folder import open_run
 from tests.leaderboard.runs import call, records, stamps, write_suite
 
 AUDIT: dict[str, Any] = {

@@ -11,9 +11,9 @@ from leakboard.core.errors import UserError
 from leakboard.datasets.loading import load_pool
 from leakboard.federation.settings import VICTIM
 from leakboard.federation.task import task_of
+from leakboard.leaderboard.api.run import open_run
 from leakboard.leaderboard.planning.plan import Options, make_plan
 from leakboard.leaderboard.planning.public_settings import splits_of
-from leakboard.leaderboard.planning.run_folder import load_view, open_run
 from leakboard.leaderboard.publishing.verify import _suite_of
 from leakboard.leaderboard.ranking.leaderboards import ranking_tables
 from leakboard.leaderboard.records.record import Record
@@ -80,7 +80,7 @@ def test_the_members_are_the_records_behind_the_victim_s_message(found: Found, m
     assert set(others) == set(splits.non_members.tolist())
     assert record.members != sorted(record.members, reverse=True)  # shuffled
 
-    view = load_view(folder, "server")
+    view = open_run(folder).view("server")
     (observation,) = view.of_kind("train", index)
     sent = next(m.payload["gradient"] for m in observation.messages if m.sender == VICTIM)
     model = next(m.payload["model"] for m in observation.messages if m.kind == "model")
@@ -102,7 +102,7 @@ def test_half_of_a_batch_can_be_told(found: Found) -> None:
 
 @pytest.mark.slow
 def test_it_has_a_table_of_its_own(found: Found) -> None:
-    titles = [table.title for table in open_run(found[0]).rankings()]
+    titles = [table.title for table in open_run(found[0]).tables()]
     assert len(titles) == 2
     assert titles[0] == "Membership, digits, threat server"
     assert titles[1].startswith("Membership in the batch, digits, threat server, ")

@@ -12,11 +12,11 @@ import torch
 
 from leakboard.attacks.base import ReconstructionTask
 from leakboard.datasets.loading import load_pool
+from leakboard.leaderboard.api.run import open_run
 from leakboard.leaderboard.cells.question import make_question
 from leakboard.leaderboard.planning.jobs import Job
 from leakboard.leaderboard.planning.plan import Options, make_plan
 from leakboard.leaderboard.planning.public_settings import splits_of
-from leakboard.leaderboard.planning.run_folder import load_view
 from leakboard.leaderboard.records.record import CellSpec, Record
 from leakboard.leaderboard.tables.all_cells import cell_tables
 from leakboard.suites.schema import load_suite
@@ -133,7 +133,7 @@ def test_labels_and_problems_belong_to_the_size(several: Path) -> None:
 
 def test_probe_numbers_differ_within_a_round_and_tell_their_size(several: Path) -> None:
     for round_index in (0, 3):
-        probes = [o.context for o in load_view(several, "server").of_kind("probe", round_index)]
+        probes = [o.context for o in open_run(several).view("server").of_kind("probe", round_index)]
         assert [o.probe for o in probes] == list(range(TARGETS * len(SIZES)))
         assert [o.batch_size for o in probes] == [size for size in SIZES for _ in range(TARGETS)]
 

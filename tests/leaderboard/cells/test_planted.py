@@ -6,7 +6,6 @@ the planted object ran in this very process.
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,7 +30,6 @@ from leakboard.federation.party import RoundContext
 from leakboard.federation.transcript import Observation
 from leakboard.federation.view import View
 from leakboard.leaderboard.cells.attack_process import Question, run_attack, start_attack_process
-from leakboard.leaderboard.engine.schedule import _read
 from leakboard.leaderboard.goals.base import Goal
 from leakboard.leaderboard.goals.question import AttackFailed
 from tests.federation.makings import images, public_of
@@ -308,19 +306,3 @@ def test_a_good_answer_arrives(plugin: Path) -> None:
     """The harness of these tests itself: without anything planted the attacks work."""
     for kind in NAMES:
         assert attacked(kind, "", plugin).flags == ("fine",)
-
-
-def test_an_estimate_is_read_as_numbers_alone(tmp_path: Path) -> None:
-    marker = tmp_path / "executed"
-
-    class Planted:
-        def __reduce__(self) -> tuple[Any, ...]:
-            return exec, (f"open({str(marker)!r}, 'a').write('executed')",)
-
-    pickle.loads(pickle.dumps(Planted()))
-    assert marker.exists()  # the trap is a real one
-    marker.unlink()
-    assert _read(b'{"a": 1.5, "b": 2}') == {"a": 1.5, "b": 2.0}
-    for content in (pickle.dumps(Planted()), b'{"a": NaN}', b'{"a": "1"}', b'{"a": -1}', b"[1]", b"{", b"[" * 100_000):
-        assert _read(content) is None
-    assert not marker.exists()

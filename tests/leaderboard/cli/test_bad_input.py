@@ -54,7 +54,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "unknown threat": ({"attacks": prior_under("sever")}, ("no threat 'sever'", "server+keys")),
     "more colluders than clients": ({"attacks": prior_under("server+clients:9")}, ("server+clients:9", "from 1 to 2")),
     "the same threat twice": ({"attacks": prior_under("server", "server")}, ("must differ",)),
-    "an unknown control": ({"control": "fedsgd"}, ("no control", "fedsgd")),
+    "an unknown control": ({"control": "none"}, ("no control", "fedsgd")),
     "rounds and epochs": ({"training__epochs": 1}, ("either rounds or epochs",)),
     "negative learning rate": ({"training__learning_rate": -0.1}, ("training.learning_rate", "greater than 0", "-0.1")),
     "a learning rate that is no number": ({"training__learning_rate": float("nan")}, ("training.learning_rate",)),
@@ -137,7 +137,7 @@ def broken_plugin(folder: Path, text: str) -> Path:
 
 
 OPTIONS: dict[str, tuple[Callable[[Path], list[object]], str]] = {
-    "workers": (lambda _: ["--workers", -1], "--workers must be from 1"),
+    "workers": (lambda _: ["--workers", -1], "workers must be from 1"),
     "weights": (lambda home: ["--lpips-weights", home / "none.pth"], "there is no file"),
     "missing plugin": (lambda home: ["--plugin", home / "none.py"], "no plugin file"),
     "plugin with a typing error": (lambda home: ["--plugin", broken_plugin(home, "def f(:")], "SyntaxError"),
@@ -166,7 +166,7 @@ def test_a_wrong_option_is_one_sentence(case: str, tmp_path: Path) -> None:
 def test_cuda_without_cuda_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     outcome = call("run", "--suite", write_suite(tmp_path), "--out", tmp_path / "run", "--device", "cuda")
-    refused(outcome, "--device cuda", "--device cpu")
+    refused(outcome, "device cuda", "use cpu")
     assert not (tmp_path / "run").exists()
 
 
@@ -175,7 +175,7 @@ def test_a_blocked_folder_is_one_sentence(below: str, tmp_path: Path) -> None:
     blocker = tmp_path / "file"
     blocker.write_text("mine")
     outcome = call("run", "--suite", write_suite(tmp_path), "--out", blocker / below)
-    refused(outcome, "cannot be written to", "--out")
+    refused(outcome, "cannot be written to", "`out` names another")
     assert blocker.read_text() == "mine"
 
 
@@ -202,7 +202,7 @@ def test_a_corrupt_npz_is_one_sentence(content: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", ["table", "report"])
 def test_a_folder_without_a_run_is_one_sentence(command: str, tmp_path: Path) -> None:
-    refused(call(command, "--out", tmp_path / "none"), "There is no run in", "run_benchmark.py run")
+    refused(call(command, "--out", tmp_path / "none"), "There is no run in", "the command `run` makes one")
     assert not (tmp_path / "none").exists()
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,10 +15,12 @@ from pathlib import Path
 import pytest
 
 from leakboard.core.registry import FOLDERS, ROOT, builtin_index, entries
-from leakboard.leaderboard.cli.main import KINDS, build_parser
+from leakboard.leaderboard.api.catalogue import KINDS
+from leakboard.leaderboard.api.run import open_run
+from leakboard.leaderboard.cli.parser import build_parser
 from leakboard.leaderboard.records.record import Record
 from tests.leaderboard.plugin_texts import CONSTANT, SCALED
-from tests.leaderboard.runs import HANG, TINY_CELLS, call, records, write_suite
+from tests.leaderboard.runs import HANG, TINY_CELLS, call, records, stamps, write_suite
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
@@ -77,6 +81,35 @@ def test_help_and_list_import_no_torch(arguments: list[str]) -> None:
     imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}
     assert "argparse" in imported  # the list of imports is there
     assert not imported & {"torch", "numpy", "scipy", "sklearn", "pydantic"}
+
+
+@pytest.mark.slow
+def test_a_second_run_loads_no_drawing_and_leaves_the_page(tiny_suite: Path, tiny_run: Path) -> None:
+    """What makes a finished suite answer fast: only what planning and tables need is imported."""
+    assert call("report", "--out", tiny_run).code == 0
+    before = stamps(tiny_run, "report/index.html")
+    command = [sys.executable, "-X", "importtime", str(ROOT / "run_benchmark.py"), "run", "--suite", str(tiny_suite)]
+
+    done = subprocess.run([*command, "--out", str(tiny_run)], capture_output=True, text=True, timeout=HANG)
+
+    assert done.returncode == 0
+    assert f"{TINY_CELLS} cells, {TINY_CELLS} already there" in done.stderr
+    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}
+    assert "torch" in imported  # the list of imports is there
+    assert not imported & {"matplotlib", "seaborn", "pandas", "jinja2", "sklearn", "lpips", "torchvision"}
+    assert stamps(tiny_run, "report/index.html") == before
+
+
+def test_a_page_older_than_a_record_is_written_again(tiny_suite: Path, tiny_run: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "tiny"
+    shutil.copytree(tiny_run, folder)
+    call("report", "--out", folder)
+    assert open_run(folder).has_page()
+    page = folder / "report" / "index.html"
+    os.utime(page, ns=(0, 0))
+    assert not open_run(folder).has_page()
+    assert call("run", "--suite", tiny_suite, "--out", folder).code == 0
+    assert page.stat().st_mtime_ns > 0
 
 
 def test_help_names_all_commands_and_exit_codes() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import math
 import os
 import signal
 import subprocess
@@ -16,17 +15,18 @@ from typing import Any, ClassVar
 
 import pytest
 
+from leakboard.core import registry
 from leakboard.core.errors import UserError
 from leakboard.core.files import write_text
 from leakboard.leaderboard.cells.processes import context
 from leakboard.leaderboard.engine import engine as engine_module
-from leakboard.leaderboard.engine import schedule, state, status
+from leakboard.leaderboard.engine import state, status
 from leakboard.leaderboard.engine.engine import Engine, read_record
 from leakboard.leaderboard.engine.executors import memory
 from leakboard.leaderboard.engine.executors.base import End, Executor, Running
 from leakboard.leaderboard.engine.executors.cluster import code_digest, work_here
 from leakboard.leaderboard.engine.executors.memory import resident
-from leakboard.leaderboard.engine.schedule import Guess
+from leakboard.leaderboard.engine.schedule import estimate_ours
 from leakboard.leaderboard.engine.state import StateFile, is_worked_on, only_engine
 from leakboard.leaderboard.engine.status import describe
 from leakboard.leaderboard.planning.estimate import estimate
@@ -35,7 +35,8 @@ from leakboard.leaderboard.planning.plan import Options, Plan, make_plan
 from leakboard.leaderboard.planning.run_folder import save_run
 from leakboard.leaderboard.records.record import Record
 from leakboard.suites.schema import load_suite
-from tests.leaderboard.runs import HANG, call, write_suite
+from tests.leaderboard.plugin_texts import CONSTANT
+from tests.leaderboard.runs import HANG, call, forget_plugins, write_suite
 
 LONG = {"name": "fedsgd", "label": "long", "training": {"rounds": 40}}
 PRIOR = {"name": "prior", "threats": ["server"]}
@@ -294,30 +295,27 @@ class Deadly(nn.Linear):
 """
 
 
-def guessed(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> tuple[dict[str, float] | None, bool]:
-    """The estimate, and whether the guess came to its end (by itself: nothing ends it for taking long)."""
-    monkeypatch.setattr(schedule, "LONGEST", math.inf)
-    guess = Guess(plan)
-    try:
-        return guess.look(HANG), guess._pipe.closed
-    finally:
-        guess.end()
-
-
-@pytest.mark.slow
-def test_a_model_that_ends_the_process_of_the_estimate_costs_the_estimate_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_from_outside_is_not_run_for_an_estimate(tmp_path: Path) -> None:
     (tmp_path / "deadly.py").write_text(DEADLY)
     plan = make(tmp_path, model=f"module:{tmp_path}/deadly.py:Deadly")
-    assert guessed(plan, monkeypatch) == (None, True)  # it was noticed, not waited for
+    assert estimate_ours(plan) == {}  # this process would have ended
 
 
-@pytest.mark.slow
-def test_the_estimate_from_another_process_has_every_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_attack_from_outside_is_not_asked_for_an_estimate(tmp_path: Path) -> None:
+    hanging = "    def work(self, problems):\n        while True:\n            pass\n"
+    (tmp_path / "constant.py").write_text(CONSTANT.replace("VALUE", "1.0") + hanging)
+    registry.load_file(tmp_path / "constant.py")
+    plan = make(tmp_path, attacks=[{"name": "constant", "threats": ["client"]}])
+    trainings = {job.key or job.training_key for job in plan.trainings}
+    try:
+        assert set(estimate_ours(plan)) == trainings
+    finally:
+        forget_plugins()
+
+
+def test_the_estimate_has_every_job(tmp_path: Path) -> None:
     plan = make(tmp_path)
-    found, _ = guessed(plan, monkeypatch)
-    assert set(found or {}) == {job.key or job.training_key for job in (*plan.trainings, *plan.cells)}
+    assert set(estimate_ours(plan)) == {job.key or job.training_key for job in (*plan.trainings, *plan.cells)}
 
 
 def test_the_memory_of_a_process_is_that_of_its_descendants_too(
@@ -359,7 +357,7 @@ def test_ray_that_is_not_installed_is_named_with_its_command(tmp_path: Path, mon
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        (("--gpus-per-cell", "0.5"), "--gpus-per-cell needs --executor ray"),
+        (("--gpus-per-cell", "0.5"), "gpus_per_cell needs the executor ray"),
         (("--executor", "ray", "--gpus-per-cell", "-1"), "must be from 0 to 64"),
         (("--executor", "slurm"), "invalid choice: 'slurm'"),
     ],

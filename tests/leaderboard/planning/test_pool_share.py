@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from leakboard.core.errors import UserError
+from leakboard.leaderboard.api.run import open_run
 from leakboard.leaderboard.planning.plan import Options, make_plan
-from leakboard.leaderboard.planning.run_folder import open_run
 from leakboard.leaderboard.publishing.verify import _suite_of
 from leakboard.leaderboard.ranking.leaderboards import place_of, ranking_tables
 from leakboard.leaderboard.records.record import CellSpec, Record
@@ -65,7 +65,7 @@ def test_half_a_batch_is_told_from_others(found: tuple[Path, dict[str, Record]])
 
 @pytest.mark.slow
 def test_every_share_has_a_table_of_its_own_that_says_so(found: tuple[Path, dict[str, Record]]) -> None:
-    titles = [table.title for table in open_run(found[0]).rankings()]
+    titles = [table.title for table in open_run(found[0]).tables()]
     assert [title.partition(", ")[0] for title in titles] == [
         "Membership in the batch",
         "Membership in the batch (50 % of the batch among the candidates)",

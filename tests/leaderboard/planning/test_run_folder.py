@@ -12,11 +12,11 @@ from safetensors.torch import save_file
 from leakboard.core.errors import UserError
 from leakboard.datasets.digits import Digits
 from leakboard.federation.view import View
+from leakboard.leaderboard.api.run import open_run
 from leakboard.leaderboard.cells.answer import load_answer
 from leakboard.leaderboard.goals.reconstruction import Reconstruction
 from leakboard.leaderboard.page.images import originals, reconstructions
 from leakboard.leaderboard.planning.public_settings import splits_of
-from leakboard.leaderboard.planning.run_folder import load_view, open_run
 from leakboard.leaderboard.records.record import Record
 from tests.leaderboard.runs import call, records
 from tests.leaderboard.synthetic import reconstruction
@@ -31,7 +31,7 @@ from tests.leaderboard.synthetic import reconstruction
     ],
 )
 def test_a_view_is_that_of_its_threat(tiny_run: Path, threat: str, parties: tuple[str, ...], holders: set[str]) -> None:
-    view = load_view(tiny_run, threat)
+    view = open_run(tiny_run).view(threat)
 
     assert isinstance(view, View)
     assert view.parties == parties
@@ -47,25 +47,25 @@ def test_a_view_is_that_of_its_threat(tiny_run: Path, threat: str, parties: tupl
 def test_a_client_holds_its_own_shard(tiny_run: Path) -> None:
     pool = Digits().read()
     shard = splits_of(open_run(tiny_run).jobs[0], pool).shards[1]
-    assert torch.equal(load_view(tiny_run, "client").holdings["client:1"].images, pool.take(shard).images)
+    assert torch.equal(open_run(tiny_run).view("client").holdings["client:1"].images, pool.take(shard).images)
 
 
 def test_a_view_of_something_else_is_refused(tiny_run: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="did you mean 'fedsgd'"):
-        load_view(tiny_run, "server", defense="fedsdg")
+        open_run(tiny_run).view("server", defense="fedsdg")
     with pytest.raises(UserError, match="seed 7"):
-        load_view(tiny_run, "server", seed=7)
+        open_run(tiny_run).view("server", seed=7)
     with pytest.raises(UserError, match="There is no threat"):
-        load_view(tiny_run, "sever")
+        open_run(tiny_run).view("sever")
     with pytest.raises(UserError, match="There is no run"):
-        load_view(tmp_path, "server")
+        open_run(tmp_path).view("server")
 
 
 def test_a_run_opens_with_its_records_in_order(tiny_run: Path) -> None:
     opened = open_run(tiny_run)
     assert [record.key for record in opened.records] == [job.key for job in opened.jobs]
     assert opened.notes == ()
-    assert all(opened.job_of(record) == job for record, job in zip(opened.records, opened.jobs, strict=True))
+    assert all(opened.opened.job_of(record) == job for record, job in zip(opened.records, opened.jobs, strict=True))
 
 
 def save_images(path: Path, images: torch.Tensor) -> None:

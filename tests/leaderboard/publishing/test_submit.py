@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+import leakboard as lb
 from leakboard.attacks.base import ReconstructionAnswer
 from leakboard.core.files import write_text
 from leakboard.core.registry import ROOT
@@ -23,7 +24,6 @@ from leakboard.leaderboard.publishing.submit import (
     PUBLISHED_FILE,
     badge,
     make_way,
-    open_any,
     problems,
     record_files,
     without_paths,
@@ -60,9 +60,9 @@ def edited(path: Path, to: Path, edit: Edit) -> Path:
 
 @pytest.mark.slow
 def test_what_is_published_opens_like_a_run_and_says_the_same(tiny_run: Path, published: Path) -> None:
-    mine, theirs = open_run(tiny_run), open_any(published)
+    mine, theirs = lb.open_run(tiny_run), lb.open_run(published)
     assert {r.key for r in theirs.records} == {r.key for r in mine.records}
-    assert sorted(t.title for t in theirs.rankings()) == sorted(t.title for t in mine.rankings())
+    assert sorted(t.title for t in theirs.tables()) == sorted(t.title for t in mine.tables())
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from leakboard.leaderboard.cli.commands import _describe
+from leakboard.leaderboard.api.show import describe
 from leakboard.leaderboard.page.cards import cards
 from leakboard.leaderboard.page.charts.numbers import charts
 from leakboard.leaderboard.page.page import Entry, write_page
@@ -37,7 +37,7 @@ def test_the_list_of_cells_and_show_say_that_they_are_over_all_targets() -> None
     (listed,) = cell_tables(RECORDS)
     assert {row.cells["over"].value for row in listed.rows} == {"all 8 targets"}
     assert any("Rankings report the half" in note for note in listed.notes)
-    assert "scores    over all 8 targets (rankings: over the half" in _describe(RECORDS[0])
+    assert "scores    over all 8 targets (rankings: over the half" in describe(RECORDS[0])
 
 
 def test_cards_and_charts_say_which_half_they_are_over() -> None:

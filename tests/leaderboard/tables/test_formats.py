@@ -221,6 +221,30 @@ def test_a_terminal_gets_no_control_characters_and_wide_ones_align() -> None:
     assert to_terminal(wide).splitlines()[-3:] == ["K     N", "───────", "漢字  1"]
 
 
+@pytest.fixture
+def colours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal that can show colours, whatever this one can."""
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+
+
+@pytest.mark.usefixtures("colours")
+def test_colours_are_added_to_the_same_text() -> None:
+    coloured = to_terminal(TABLE, 60, colour=True)
+    assert "\x1b[1;32m*0.512 [0.490, 0.530]\x1b[0m" in coloured
+    assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == to_terminal(TABLE, 60)
+
+
+@pytest.mark.usefixtures("colours")
+@pytest.mark.parametrize("text", ["[bold red]x[/]", "[/]", "\x1b[31mred", ":smile:", "[link=http://x]y[/link]"])
+def test_a_plugin_cannot_colour_a_terminal(text: str) -> None:
+    shown = to_terminal(poisoned(text))
+    assert "\x1b" not in shown
+    assert text.replace("\x1b", " ") in shown  # markup is text like any other
+    codes = {"\x1b[1m", "\x1b[2m", "\x1b[0m", "\x1b[1;32m"}
+    assert set(re.findall(r"\x1b\[[0-9;]*m", to_terminal(poisoned(text), colour=True))) <= codes
+
+
 def test_html() -> None:
     page = Elements(to_html(TABLE))
     tags = [tag for tag, _ in page.found]

@@ -1,4 +1,4 @@
-"""`new defense|attack NAME`: a working skeleton, one file, that passes the contract as it is."""
+"""New plugins: a working skeleton, one file, that passes the contract as it is."""
 
 from __future__ import annotations
 

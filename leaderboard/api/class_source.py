@@ -1,0 +1,137 @@
+"""The text of a plugin file from a class that was defined in a notebook or a script.
+
+Workers are other processes and load plugins from files, and the key of a record is the digest of such a file. So a
+class of a notebook becomes a file: its own text, the functions and classes beside it that it uses, the imports that
+these need, and plain constants.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import inspect
+import linecache
+import textwrap
+from collections.abc import Iterator
+from types import FunctionType, ModuleType
+from typing import Any
+
+from leakboard.core.errors import UserError
+
+#: kinds of values that are written down as they are
+PLAIN = (bool, int, float, str, bytes, type(None))
+
+
+def plugin_text(cls: type) -> str:
+    """The text of a file that defines this class; one clear sentence where it cannot be had."""
+    found: dict[str, str] = {}
+    imports: dict[str, str] = {}
+    _collect(cls.__name__, cls, _globals(cls), cls, found, imports)
+    parts = [
+        "from __future__ import annotations",
+        "\n".join(imports[name] for name in sorted(imports)),
+        *found.values(),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _collect(
+    name: str, value: Any, space: dict[str, Any], cls: type, found: dict[str, str], imports: dict[str, str]
+) -> None:
+    """Note how a name gets its value: by an import, as a constant, or by its own text, after what that uses."""
+    if isinstance(value, ModuleType):
+        imports[name] = f"import {value.__name__}" + ("" if value.__name__ == name else f" as {name}")
+    elif isinstance(value, type | FunctionType) and _is_local(value, cls):
+        text = _text_of(value, cls)
+        found.pop(name, None)
+        for used in sorted(_names(text) - {name} - found.keys() - imports.keys()):
+            if used in space:
+                _collect(used, space[used], space, cls, found, imports)
+        found[name] = text
+    elif _is_plain(value):
+        found[name] = f"{name} = {value!r}"
+    elif (home := getattr(value, "__module__", None)) and _reached(home, getattr(value, "__qualname__", None) or name):
+        last = getattr(value, "__qualname__", None) or name
+        imports[name] = f"from {home} import {last}" + ("" if last == name else f" as {name}")
+    else:
+        raise UserError(
+            f"{cls.__name__} uses '{name}', which cannot be written into a plugin file: "
+            "put the class and what it uses into a file of its own, and give that file."
+        )
+
+
+def _is_local(value: type | FunctionType, cls: type) -> bool:
+    return value.__module__ == cls.__module__
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, tuple | list | set | frozenset):
+        return all(map(_is_plain, value))
+    if isinstance(value, dict):
+        return all(_is_plain(part) for pair in value.items() for part in pair)
+    return type(value) in PLAIN
+
+
+def _reached(module: str, name: str) -> bool:
+    """Whether a value can be imported by this name, from a module that is no notebook."""
+    import sys
+
+    return module != "__main__" and "." not in name and hasattr(sys.modules.get(module), name)
+
+
+def _names(text: str) -> set[str]:
+    """The global names that a text may use; annotations and decorators count."""
+    used = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
+    return used - set(dir(builtins))
+
+
+def _functions(value: type | FunctionType) -> Iterator[FunctionType]:
+    """The functions whose code says where a value was defined."""
+    if isinstance(value, FunctionType):
+        yield value
+        return
+    for member in vars(value).values():
+        inner = getattr(member, "__func__", None) or getattr(member, "fget", None) or getattr(member, "func", None)
+        function = inspect.unwrap(inner if isinstance(inner, FunctionType) else member)
+        if isinstance(function, FunctionType) and function.__qualname__.startswith(value.__qualname__):
+            yield function
+
+
+def _globals(cls: type) -> dict[str, Any]:
+    """The names that the class's code sees."""
+    for function in _functions(cls):
+        return function.__globals__
+    import sys
+
+    return dict(vars(sys.modules.get(cls.__module__, builtins)))
+
+
+def _text_of(value: type | FunctionType, cls: type) -> str:
+    """The text of a class or function, wherever Python keeps it: a file, or the cell of a notebook."""
+    for function in _functions(value):
+        code = function.__code__
+        lines = linecache.getlines(code.co_filename, function.__globals__)
+        found = _definition("".join(lines), value.__name__, code.co_firstlineno)
+        if found:
+            return found
+    try:
+        return textwrap.dedent(inspect.getsource(value))
+    except (OSError, TypeError):
+        raise UserError(
+            f"The text of {cls.__name__} cannot be found ({value.__name__} was defined where Python keeps none): "
+            "put the class into a file, and give that file."
+        ) from None
+
+
+def _definition(text: str, name: str, line: int) -> str:
+    """The outermost definition of this name that spans a line of a text; nothing where there is none."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):
+        return ""
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name:
+            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+            if first <= line <= (node.end_lineno or first):
+                return "\n".join(text.splitlines()[first - 1 : node.end_lineno])
+    return ""

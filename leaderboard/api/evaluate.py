@@ -1,0 +1,288 @@
+"""Running a suite: `lb.evaluate`, and what the command `run` stands on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from leakboard.core import registry
+from leakboard.core.errors import UserError
+from leakboard.core.files import sweep
+from leakboard.leaderboard.api.given import Given, attack_columns, choose, defense_rows
+from leakboard.leaderboard.api.run import Run, open_run
+from leakboard.leaderboard.cells.fork_server import start_fork_server
+from leakboard.leaderboard.engine.engine import Engine, Report
+from leakboard.leaderboard.engine.executors.base import Executor
+from leakboard.leaderboard.engine.executors.local import LocalExecutor
+from leakboard.leaderboard.engine.progress import Progress
+from leakboard.leaderboard.engine.schedule import estimate_ours
+from leakboard.leaderboard.engine.state import only_engine
+from leakboard.leaderboard.planning.plan import Options, Plan, make_plan, select
+from leakboard.leaderboard.planning.run_folder import save_run
+from leakboard.suites.schema import Suite, load_suite, parse_suite
+
+ExecutorName = Literal["local", "ray"]
+DeviceName = Literal["cpu", "cuda"]
+MOST_WORKERS, MOST_GPUS = 1024, 64
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A suite that was checked and planned, and how it will be run; nothing is written yet."""
+
+    plan: Plan
+    folder: Path
+    workers: int
+    executor: ExecutorName
+    gpus_per_cell: float
+    retry_failed: bool
+
+
+def evaluate(
+    defense: Given | Iterable[Given] | None = None,
+    attack: Given | Iterable[Given] | None = None,
+    suite: str | Path | Mapping[str, Any] | Suite = "quick",
+    *,
+    out: str | Path | None = None,
+    seeds: Iterable[int] | None = None,
+    workers: int | None = None,
+    progress: bool = True,
+    plugins: Iterable[str | Path] = (),
+    executor: ExecutorName = "local",
+    gpus_per_cell: float = 0.0,
+    device: DeviceName = "cpu",
+    retry_failed: bool = False,
+    fresh_keys: bool = False,
+    lpips_weights: str | Path = "",
+    download: bool = False,
+) -> Run:
+    """Run a suite and return its results: train, attack, score. What is there already is not computed again.
+
+    Args:
+        defense: one or several defenses: a name, a Python file, a class or an instance. The suite is cut down to these
+            and its control. Without it, all defenses of the suite run.
+        attack: the same for attacks; the prior stays, because a reconstruction means nothing without it.
+        suite: the name of a suite, a YAML file, or its settings as a mapping.
+        out: folder of the run; `runs/<suite>` without it.
+        seeds: these seeds instead of the suite's.
+        workers: jobs at once; one per core without it.
+        progress: whether progress is shown on stderr.
+        plugins: files with plugins of any kind; their defenses and attacks join the suite.
+        executor: `local`, or `ray` for a Ray cluster (docs/executors.md).
+        gpus_per_cell: with `ray`, the share of a GPU that a cell takes.
+        device: where attacks compute.
+        retry_failed: compute failed, crashed and timed-out cells again.
+        fresh_keys: keys and draws from the system instead of the seed.
+        lpips_weights: file with the AlexNet weights for LPIPS.
+        download: whether data sets and weights may be downloaded.
+
+    Returns:
+        The run. A cell that failed is part of it: see `Run.complaints`.
+
+    Raises:
+        UserError: in one sentence, where something that was given cannot be used; nothing is computed then.
+
+    Example::
+
+        import leakboard as lb
+
+        run = lb.evaluate("my_defense.py", suite="quick")
+        run.scoreboard()
+    """
+    prepared = prepare(
+        defense,
+        attack,
+        suite,
+        out=out,
+        seeds=seeds,
+        workers=workers,
+        plugins=plugins,
+        executor=executor,
+        gpus_per_cell=gpus_per_cell,
+        device=device,
+        retry_failed=retry_failed,
+        fresh_keys=fresh_keys,
+        lpips_weights=lpips_weights,
+        download=download,
+    )
+    compute(prepared, progress=progress)
+    return open_run(prepared.folder)
+
+
+def prepare(
+    defense: Given | Iterable[Given] | None = None,
+    attack: Given | Iterable[Given] | None = None,
+    suite: str | Path | Mapping[str, Any] | Suite = "quick",
+    *,
+    out: str | Path | None = None,
+    seeds: Iterable[int] | None = None,
+    workers: int | None = None,
+    plugins: Iterable[str | Path] = (),
+    executor: ExecutorName = "local",
+    gpus_per_cell: float = 0.0,
+    device: DeviceName = "cpu",
+    retry_failed: bool = False,
+    fresh_keys: bool = False,
+    lpips_weights: str | Path = "",
+    download: bool = False,
+) -> Prepared:
+    """Check and plan a run without starting it; the arguments are those of `evaluate`."""
+    _check_share(gpus_per_cell, executor)
+    count = worker_count(workers)
+    files = [*registry.installed_files(), *map(str, plugins)]
+    for file in files:
+        registry.load_file(file)
+    asked = _suite(suite)
+    folder = Path(out if out is not None else Path("runs") / asked.name)
+    rows = choose("defense", defense, folder, [row.title for row in asked.defenses])
+    columns = choose("attack", attack, folder, [column.title for column in asked.attacks])
+    added = {
+        "defenses": (*asked.defenses, *defense_rows(rows)),
+        "attacks": (*asked.attacks, *attack_columns(columns)),
+    }
+    chosen = select(
+        asked.model_copy(update=added), rows.labels, columns.labels, tuple(seeds or ()), [str(file) for file in plugins]
+    )
+    files += [*rows.files, *columns.files]
+    options = Options(
+        run=folder,
+        device=_device(device, executor),
+        plugin_files=tuple(dict.fromkeys(str(Path(file).resolve()) for file in files)),
+        lpips_weights=weights_file(lpips_weights),
+        download=download,
+        fresh_keys=fresh_keys,
+    )
+    plan = make_plan(chosen, options)
+    return Prepared(plan, folder, count, executor, gpus_per_cell, retry_failed)
+
+
+def compute(prepared: Prepared, *, progress: bool = True) -> Report:
+    """Compute what is not there yet; where somebody else computes in the same folder, say so and do nothing."""
+    plan, folder = prepared.plan, prepared.folder
+    _refuse_unwritable(folder)
+    with only_engine(folder):
+        try:
+            for part in (folder, folder / "records", folder / "trainings"):
+                sweep(part)
+            save_run(folder, plan)
+        except OSError as error:
+            raise UserError(
+                f"The run cannot be written to {folder}: {error.strerror}; `out` names another folder."
+            ) from None
+        executor = _executor(prepared)
+        shown = Progress(sys.stderr if progress else None)
+        engine = Engine(plan, executor, shown.tell, prepared.retry_failed)
+        there = f"{len(plan.cells)} cells, {engine.report.kept} already there"
+        shown.begin(f"{plan.suite.name}: {there}, {executor.slots} workers")
+        try:
+            return _run(engine, plan, folder)
+        finally:
+            shown.end()
+
+
+def _run(engine: Engine, plan: Plan, folder: Path) -> Report:
+    """Let the engine work, the longest jobs first."""
+    if not engine.total:
+        return engine.run()
+    with _main_without_file(), _own_interrupts():
+        start_fork_server(folder)  # it takes seconds to load torch; meanwhile the costs are estimated
+        seconds = estimate_ours(plan)
+        with suppress(OSError):  # only `status` reads them
+            save_run(folder, plan, seconds)
+        engine.order(seconds)
+        return engine.run()
+
+
+@contextmanager
+def _main_without_file() -> Iterator[None]:
+    """Worker processes must not run the user's script again, which `multiprocessing` makes them do by default."""
+    main = sys.modules["__main__"]
+    kept: dict[str, Any] = {name: vars(main)[name] for name in ("__file__", "__spec__") if name in vars(main)}
+    main.__dict__.pop("__file__", None)
+    main.__spec__ = None
+    try:
+        yield
+    finally:
+        vars(main).update(kept)
+
+
+@contextmanager
+def _own_interrupts() -> Iterator[None]:
+    """Give Ctrl-C back as it was: the engine takes it for itself once it was stopped, and a notebook goes on."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread() and before is not None:
+            signal.signal(signal.SIGINT, before)
+
+
+def _suite(given: str | Path | Mapping[str, Any] | Suite) -> Suite:
+    if isinstance(given, Suite):
+        return given
+    if isinstance(given, Mapping):
+        return parse_suite(given, "The suite")
+    return load_suite(str(given))
+
+
+def _executor(prepared: Prepared) -> Executor:
+    """Where the jobs run."""
+    limit = prepared.plan.suite.memory_limit
+    if prepared.executor == "ray":
+        from leakboard.leaderboard.engine.executors.cluster import RayExecutor
+
+        return RayExecutor(prepared.workers, limit, prepared.gpus_per_cell)
+    return LocalExecutor(prepared.workers or cores(), limit)
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def worker_count(given: int | None) -> int:
+    """A number of workers that can be used; 0 leaves it to the executor."""
+    if given is not None and not 0 <= given <= MOST_WORKERS:
+        raise UserError(f"workers must be from 1 to {MOST_WORKERS}; given: {given}.")
+    return given or 0
+
+
+def weights_file(path: str | Path) -> str:
+    """The file of LPIPS's weights with its whole path; nothing where none was given."""
+    if path and not Path(path).is_file():
+        raise UserError(f"lpips_weights: there is no file {path}.")
+    return str(Path(path).resolve()) if path else ""
+
+
+def _check_share(share: float, executor: str) -> None:
+    if share and executor != "ray":
+        raise UserError("gpus_per_cell needs the executor ray: on one machine, workers says how many share a GPU.")
+    if not 0 <= share <= MOST_GPUS:
+        raise UserError(
+            f"gpus_per_cell must be from 0 to {MOST_GPUS}, such as 0.5 for two cells per GPU; given: {share:g}."
+        )
+
+
+def _device(name: str, executor: str) -> str:
+    import torch
+
+    if executor != "ray" and name == "cuda" and not torch.cuda.is_available():  # of its machines, the cluster knows
+        raise UserError("device cuda: this torch sees no CUDA device; use cpu or install a CUDA build.")
+    return name
+
+
+def _refuse_unwritable(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / f".write-test-{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise UserError(f"The folder {folder} cannot be written to: {error.strerror}; `out` names another.") from None

@@ -1,0 +1,96 @@
+"""What others measured: published boards, comparisons, submissions and their verification."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from leakboard.core import registry
+from leakboard.core.errors import UserError, unknown_name
+from leakboard.leaderboard.api.evaluate import weights_file
+from leakboard.leaderboard.api.run import Run, open_run
+from leakboard.leaderboard.publishing.compare import comparison
+from leakboard.leaderboard.publishing.submit import PUBLISHED, PUBLISHED_FILE, Verdict, mark_verified
+from leakboard.leaderboard.publishing.submit import submit as publish
+from leakboard.leaderboard.publishing.verify import verify as compute_again
+from leakboard.leaderboard.tables.table import Table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def boards() -> list[str]:
+    """The names of the published boards that are here; an installed package has none of its own."""
+    return sorted(path.parent.name for path in PUBLISHED.glob(f"*/{PUBLISHED_FILE}"))
+
+
+def published(name: str | Path) -> Run:
+    """A published board, by its name or by its folder, to be read like a run."""
+    folder = Path(name)
+    if (folder / PUBLISHED_FILE).is_file():
+        return open_run(folder)
+    known = boards()
+    if not known:
+        raise UserError(
+            "The published records are not part of the installed package: clone the repository and give the folder, "
+            f"such as lb.results('leakboard/leaderboard/published/{folder.name}')."
+        )
+    if str(name) not in known:
+        raise unknown_name("published board", str(name), known)
+    return open_run(PUBLISHED / str(name))
+
+
+def results(name: str | Path) -> pd.DataFrame:
+    """The scoreboard of a published board: one row per defense, one column per threat and question.
+
+    >>> list(results("quick").columns[:3])
+    ['dataset', 'defense', 'accuracy']
+    """
+    return published(name).scoreboard()
+
+
+def compare(first: str | Path | Run, second: str | Path | Run) -> list[Table]:
+    """Two runs cell by cell, and every setting in which they differ; folders of runs or of published records."""
+    one, two = (given if isinstance(given, Run) else open_run(given) for given in (first, second))
+    return comparison(one.records, two.records)
+
+
+def submit(run: str | Path | Run, to: str | Path | None = None, *, allow_dirty: bool = False) -> tuple[Path, int]:
+    """Collect the records of a finished run for publishing; returns their folder and how many they are."""
+    folder = run.folder if isinstance(run, Run) else Path(run)
+    return publish(folder, Path(to) if to else PUBLISHED, allow_dirty)
+
+
+@dataclass(frozen=True)
+class Verified:
+    """A record that was computed again: in what it differs by more than its tolerance, and the note beside it."""
+
+    file: Path
+    verdict: Verdict
+    differences: tuple[str, ...]
+    note: Path | None = None
+
+
+def verify(
+    records: str | Path | Iterable[str | Path],
+    *,
+    data: str = "",
+    plugins: Iterable[str | Path] = (),
+    lpips_weights: str | Path = "",
+    mark: bool = False,
+) -> Iterator[Verified]:
+    """Compute records again and compare; one after the other, as they are asked for.
+
+    `data` says where the data lies (`npz:FILE`); `plugins` are the files of the records' plugins, which are run.
+    `mark` notes beside each record that agrees that it was verified.
+    """
+    files = [str(file) for file in plugins]
+    for file in files:
+        registry.load_file(file)
+    for record in [records] if isinstance(records, str | Path) else records:
+        path = Path(record)
+        verdict = compute_again(path, data, weights_file(lpips_weights), files)
+        found = tuple(verdict.differences())
+        yield Verified(path, verdict, found, mark_verified(path, verdict) if mark and not found else None)

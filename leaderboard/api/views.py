@@ -1,0 +1,48 @@
+"""Opening what a party saw in a training of a run."""
+
+from __future__ import annotations
+
+from safetensors import SafetensorError
+
+from leakboard.core.errors import UserError, unknown_name
+from leakboard.datasets.loading import load_pool
+from leakboard.federation.settings import ObservedRounds, client_name
+from leakboard.federation.view import ACTIVE, View, parse_threat
+from leakboard.leaderboard.cells.train import open_view
+from leakboard.leaderboard.planning.public_settings import splits_of
+from leakboard.leaderboard.planning.run_folder import RunFolder
+
+
+def open_view_of(
+    opened: RunFolder, threat: str, *, defense: str = "", dataset: str = "", seed: int | None = None
+) -> View:
+    """The view of a threat on a kept training of a run: the first that fits (see `Run.view`)."""
+    jobs = opened.jobs
+    for given, name, titles in (
+        (defense, "defense", [job.training.defense.label for job in jobs]),
+        (dataset, "dataset", [job.training.dataset.label for job in jobs]),
+    ):
+        if given and given not in titles:
+            raise unknown_name(f"{name} in this run", given, sorted(set(titles)))
+    fits = [
+        job
+        for job in jobs
+        if defense in ("", job.training.defense.label)
+        and dataset in ("", job.training.dataset.label)
+        and seed in (None, job.training.seed)
+        and job.training.active == (threat == ACTIVE)
+        and job.training_folder.is_dir()
+    ]
+    if not fits:
+        wanted = f"threat '{threat}', defense '{defense}', dataset '{dataset}', seed {seed}"
+        raise UserError(f"No finished training in {opened.folder} fits {wanted}.")
+    ObservedRounds.of_record(fits[0].training.observe).check_threat(threat)
+    pool = load_pool(fits[0].make_dataset())
+    shards = {client_name(i): pool.take(s) for i, s in enumerate(splits_of(fits[0], pool).shards)}
+    asked = parse_threat(threat, len(shards))
+    folder = fits[0].training_folder
+    try:
+        return open_view(folder, asked, shards)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, SafetensorError) as error:
+        # whatever a file that was cut or changed leads to, in JSON, safetensors or our own reading of them
+        raise UserError(f"The training in {folder} is damaged ({type(error).__name__}): run the suite again.") from None

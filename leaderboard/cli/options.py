@@ -1,0 +1,158 @@
+"""What each command is asked for, typed. Imports nothing heavy: help and `list` answer at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+Format = Literal["md", "csv", "json", "latex"]
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """`run`: a suite, and what of it."""
+
+    name: ClassVar[str] = "run"
+    suite: str = "quick"
+    defense: tuple[str, ...] = ()
+    attack: tuple[str, ...] = ()
+    seed: tuple[int, ...] = ()
+    out: str | None = None
+    workers: int = 0
+    executor: Literal["local", "ray"] = "local"
+    gpus_per_cell: float = 0.0
+    device: Literal["cpu", "cuda"] = "cpu"
+    dry_run: bool = False
+    plugin: tuple[str, ...] = ()
+    retry_failed: bool = False
+    fresh_keys: bool = False
+    lpips_weights: str = ""
+    download: bool = False
+
+
+@dataclass(frozen=True)
+class ListOptions:
+    """`list`: plugins and suites."""
+
+    name: ClassVar[str] = "list"
+    kind: str | None = None
+    json: bool = False
+
+
+@dataclass(frozen=True)
+class StatusOptions:
+    """`status`: how far a run is."""
+
+    name: ClassVar[str] = "status"
+    out: str
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """`table`: which tables of a run, in which format."""
+
+    name: ClassVar[str] = "table"
+    out: str
+    format: Format | None = None
+    all: bool = False
+    phases: bool = False
+    paper: bool = False
+    target: float | None = None
+    plugin: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ReportOptions:
+    """`report`: the page of a run."""
+
+    name: ClassVar[str] = "report"
+    out: str
+    plugin: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ShowOptions:
+    """`show`: one record."""
+
+    name: ClassVar[str] = "show"
+    record: str
+
+
+@dataclass(frozen=True)
+class NewOptions:
+    """`new`: a skeleton of a plugin."""
+
+    name: ClassVar[str] = "new"
+    kind: str
+    plugin: str
+    to: str = "."
+
+
+@dataclass(frozen=True)
+class CheckOptions:
+    """`check`: the contract, on a plugin file."""
+
+    name: ClassVar[str] = "check"
+    plugin: str
+
+
+@dataclass(frozen=True)
+class CompareOptions:
+    """`compare`: two runs."""
+
+    name: ClassVar[str] = "compare"
+    first: str
+    second: str
+    format: Format | None = None
+    plugin: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class SubmitOptions:
+    """`submit`: a run's records for publishing."""
+
+    name: ClassVar[str] = "submit"
+    run: str
+    to: str | None = None
+    allow_dirty: bool = False
+    plugin: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class VerifyOptions:
+    """`verify`: records to be computed again."""
+
+    name: ClassVar[str] = "verify"
+    records: tuple[str, ...]
+    data: str = ""
+    plugin: tuple[str, ...] = ()
+    lpips_weights: str = ""
+    mark: bool = False
+
+
+Asked = (
+    RunOptions
+    | ListOptions
+    | StatusOptions
+    | TableOptions
+    | ReportOptions
+    | ShowOptions
+    | NewOptions
+    | CheckOptions
+    | CompareOptions
+    | SubmitOptions
+    | VerifyOptions
+)
+COMMANDS: tuple[type[Asked], ...] = (
+    RunOptions,
+    ListOptions,
+    StatusOptions,
+    TableOptions,
+    ReportOptions,
+    ShowOptions,
+    NewOptions,
+    CheckOptions,
+    CompareOptions,
+    SubmitOptions,
+    VerifyOptions,
+)

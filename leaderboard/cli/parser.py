@@ -1,0 +1,143 @@
+"""From words on the command line to typed options."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, NoReturn
+
+from leakboard.leaderboard.api.catalogue import KINDS
+from leakboard.leaderboard.cli.options import COMMANDS, Asked
+
+EPILOG = "Exit codes: 0 all cells worked; 1 some cells failed; 2 a mistake in what was given; 130 stopped by Ctrl-C."
+#: of an error's sentence so much is shown: it may quote a file
+LONGEST_SENTENCE = 600
+INSTALLED, CHECKOUT = "leakboard", "run_benchmark.py"
+#: options that may be given several values, more than once
+MANY: dict[str, Any] = {"nargs": "+", "action": "extend", "default": []}
+FORMATS = ("md", "csv", "json", "latex")
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, whose complaints are one line like all others here."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what was wrong and where help is; exit code 2."""
+        self.exit(2, complaint(f"{message}; {self.prog} --help tells what is allowed.") + "\n")
+
+
+def program() -> str:
+    """What the user called: the installed command, or the file of the checkout."""
+    return INSTALLED if Path(sys.argv[0]).name == INSTALLED else CHECKOUT
+
+
+def complaint(message: str) -> str:
+    """An error as it is printed: one line of bounded length that cannot steer a terminal, whatever it quotes."""
+    line = " ".join("".join(char if char.isprintable() else " " for char in message).split())
+    if len(line) > LONGEST_SENTENCE:
+        line = f"{line[: LONGEST_SENTENCE // 2]} … {line[-LONGEST_SENTENCE // 2 :]}"
+    return f"{program()}: {line}"
+
+
+def parse(arguments: Sequence[str]) -> Asked:
+    """The typed options of a command; without a command, `run`."""
+    parser = build_parser()
+    given = parser.parse_args(arguments or ["run"])
+    if given.command is None:
+        given = parser.parse_args(["run", *arguments])
+    (kind,) = [kind for kind in COMMANDS if kind.name == given.command]
+    values: dict[str, Any] = {one.name: getattr(given, one.name) for one in fields(kind)}
+    frozen: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
+    return kind(**frozen)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """All commands and flags."""
+    parser = Parser(
+        prog=program(),
+        description="LeakBoard measures what a federated-learning defense really leaks. "
+        "Without arguments it runs the suite `quick`.",
+        epilog=EPILOG,
+    )
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    _add_run(commands.add_parser("run", help="run a suite: train, attack, score, print the table, write the page"))
+    listing = commands.add_parser("list", help="list the plugins and suites")
+    listing.add_argument("kind", nargs="?", choices=[*KINDS, "suites"], help="only this kind")
+    listing.add_argument("--json", action="store_true", help="everything about each plugin, as JSON")
+    _add_out(commands.add_parser("status", help="what a running or stopped run has done, and what is left"))
+    table = commands.add_parser("table", help="print the tables of a run")
+    _add_table(table)
+    report = commands.add_parser("report", help="write the page of a run")
+    _add_out(report)
+    show = commands.add_parser("show", help="one record, readable, with its images")
+    show.add_argument("record", metavar="RECORD.json")
+    new = commands.add_parser("new", help="write a working skeleton of a plugin: one file")
+    new.add_argument("kind", choices=["defense", "attack"])
+    new.add_argument("plugin", metavar="NAME", help="lower-case words joined by '-', such as noisy-gradient")
+    new.add_argument("--to", metavar="DIR", default=".", help="folder of the new file (default: here)")
+    check = commands.add_parser("check", help="check a plugin of your own: one line per rule of the contract")
+    check.add_argument("plugin", metavar="FILE.py")
+    compare = commands.add_parser("compare", help="two runs cell by cell: settings and scores that differ")
+    compare.add_argument("first", metavar="A", help="folder of a run, or of published records")
+    compare.add_argument("second", metavar="B")
+    compare.add_argument("--format", choices=FORMATS, help="default: for the terminal")
+    submit = commands.add_parser("submit", help="collect a finished run's records for publishing")
+    submit.add_argument("run", metavar="RUN", help="folder of the run")
+    submit.add_argument("--to", metavar="DIR", help="where they go (default: leaderboard/published)")
+    submit.add_argument("--allow-dirty", action="store_true", help="also records of code that is in no commit")
+    for opening in (table, report, compare, submit):
+        help_text = "goals and metrics of your own that the run was made with"
+        opening.add_argument("--plugin", metavar="FILE.py", help=help_text, **MANY)
+    _add_verify(commands.add_parser("verify", help="compute records again and compare, within stated tolerances"))
+    return parser
+
+
+def _add_out(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--out", metavar="DIR", default="runs/quick", help="folder of the run (default: runs/quick)")
+
+
+def _add_table(parser: argparse.ArgumentParser) -> None:
+    _add_out(parser)
+    parser.add_argument("--format", choices=FORMATS, help="default: for the terminal")
+    parser.add_argument("--all", action="store_true", help="the phase times and the list of all cells too")
+    parser.add_argument("--phases", action="store_true", help="the phase times alone: seconds per round by phase")
+    parser.add_argument("--paper", action="store_true", help="the paper's tables: ours beside the paper's own figures")
+    parser.add_argument(
+        "--target", type=float, metavar="PERCENT", help="with --paper: the accuracy that time is measured to"
+    )
+
+
+def _add_verify(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("records", metavar="RECORD.json", nargs="+")
+    parser.add_argument("--data", metavar="NAME:PLACE", default="", help="where the data lies, such as npz:FILE")
+    parser.add_argument("--plugin", metavar="FILE.py", help="the plugins of these records", **MANY)
+    parser.add_argument("--lpips-weights", metavar="FILE", default="", help="AlexNet weights for LPIPS, from a file")
+    parser.add_argument("--mark", action="store_true", help="note beside each record that it was verified")
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = EPILOG
+    parser.add_argument("--suite", default="quick", metavar="NAME|FILE.yaml", help="what to run (default: quick)")
+    parser.add_argument("--defense", metavar="D", help="only these defenses, and the control", **MANY)
+    parser.add_argument("--attack", metavar="A", help="only these attacks", **MANY)
+    parser.add_argument("--seed", metavar="S", type=int, help="these seeds, not the suite's", **MANY)
+    parser.add_argument("--out", metavar="DIR", help="folder of the run (default: runs/<suite>)")
+    parser.add_argument("--workers", metavar="N", type=int, default=0, help="jobs at once (default: one per core)")
+    parser.add_argument(
+        "--executor", choices=["local", "ray"], default="local", help="this machine or a Ray cluster (default: local)"
+    )
+    parser.add_argument(
+        "--gpus-per-cell", metavar="X", type=float, default=0.0, help="with --executor ray: GPUs per cell, such as 0.5"
+    )
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="where attacks compute")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print the plan with an estimate of its time, run nothing"
+    )
+    parser.add_argument("--plugin", metavar="FILE.py", help="plugins of your own, of any kind", **MANY)
+    parser.add_argument("--retry-failed", action="store_true", help="compute failed, crashed and timed-out cells again")
+    parser.add_argument("--fresh-keys", action="store_true", help="keys and draws from the system, not from the seed")
+    parser.add_argument("--lpips-weights", metavar="FILE", default="", help="AlexNet weights for LPIPS, from a file")
+    parser.add_argument("--download", action="store_true", help="allow downloads (data sets, LPIPS weights)")
