@@ -36,15 +36,15 @@ def test_a_message_to_nobody_is_an_error() -> None:
         run(public_of(), Lost())
 
 
-def test_an_unknown_phase_is_an_error() -> None:
+def test_a_phase_that_is_no_word_is_an_error() -> None:
     class Wrong(Scripted):
-        """Names a phase that the paper does not have."""
+        """Names a phase that could be no part of a column's key."""
 
         def more(self, me: Party) -> None:
-            with me.phase("Lunch"):
+            with me.phase("lunch / dinner"):
                 pass
 
-    with pytest.raises(ProtocolError, match="phase 'Lunch' is unknown; the paper's are Key_Gen, MP, Train"):
+    with pytest.raises(ProtocolError, match=r"a phase is a word of .* given: 'lunch / dinner'"):
         run(public_of(), Wrong())
 
 

@@ -9,8 +9,10 @@ from leakboard.core.plugins import Plugin
 
 
 def check_says_what_it_is(plugin: Plugin) -> None:
-    """It says what it is: a docstring, a citation, and for a defense a claim."""
-    wanted = {"docstring": plugin.summary(), "`citation`": plugin.citation}
+    """It says what it is: a docstring, for defenses and attacks a citation, for a defense a claim."""
+    wanted = {"docstring": plugin.summary()}
+    if plugin.kind in ("defense", "attack"):
+        wanted["`citation`"] = plugin.citation
     if plugin.kind == "defense":
         wanted["`claim`"] = plugin.describe()["claim"]
     missing = [what for what, text in wanted.items() if not text]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from leakboard.leaderboard.cli.main import main
+from leakboard.leaderboard.planning.run_folder import open_run
 from leakboard.leaderboard.records.record import Record
 from leakboard.leaderboard.tables.phase_times import phase_tables
 from leakboard.leaderboard.tables.table import Row, Table
@@ -143,6 +146,50 @@ def test_columns_come_in_the_paper_s_order() -> None:
     titles = [column.title for column in only_table(timed("x", everything)).columns]
     order = ["server MP", "server Recover", "server Agg", "server Grad_Dec", "Key_Gen"]
     assert titles == ["defense", *order, "client Train", "client Grad_Enc", "client DP", "total"]
+
+
+def test_phases_of_a_scheme_s_own_come_after_the_known_ones() -> None:
+    own = {"server/Agg": 1.0, "client/Train": 1.0, "client/Masking": 2.0, "dealer/Shuffle": 3.0, "server/Unmask": 4.0}
+    table = only_table(timed("x", own))
+    titles = [column.title for column in table.columns]
+    known, others = ["server Agg", "client Train"], ["server Unmask", "dealer Shuffle", "client Masking"]
+    assert titles == ["defense", *known, *others, "total"]
+    parts, total = parts_and_total(numbers(table, "x"))
+    assert parts == pytest.approx(total)
+
+
+OUTSIDE = """
+from typing import ClassVar
+from leakboard.defenses.base import Defense
+
+class Masked(Defense):
+    '''Counts time under a phase of its own.'''
+    name: ClassVar[str] = "masked"
+    def protect(self, me, gradient):
+        with me.phase("Masking"):
+            return {name: 1.0 * value for name, value in gradient.items()}
+"""
+SUITE = """
+name: tiny
+datasets: [digits]
+model: {name: mlp, params: {hidden: [8]}}
+training: {rounds: 2, batch_size: 8, clients: 2, learning_rate: 0.02}
+observe: {rounds: [first], targets: 1}
+defenses: [fedsgd]
+attacks: [{name: prior, threats: [server]}]
+"""
+
+
+@pytest.mark.slow
+def test_a_plugin_outside_the_tree_names_a_phase(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plugin, suite, out = tmp_path / "masked.py", tmp_path / "tiny.yaml", tmp_path / "run"
+    plugin.write_text(OUTSIDE)
+    suite.write_text(SUITE)
+    assert main(["run", "--suite", str(suite), "--plugin", str(plugin), "--out", str(out), "--workers", "1"]) == 0
+    (table,) = phase_tables(open_run(out).records)
+    titles = [column.title for column in table.columns]
+    assert titles.index("client Masking") > titles.index("client Train")
+    assert numbers(table, "masked")["client Masking"] > 0
 
 
 def test_what_was_not_trained_has_no_row() -> None:
