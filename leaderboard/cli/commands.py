@@ -27,6 +27,7 @@ from leakboard.leaderboard.engine.progress import Progress
 from leakboard.leaderboard.engine.schedule import Guess
 from leakboard.leaderboard.engine.state import only_engine
 from leakboard.leaderboard.engine.status import describe
+from leakboard.leaderboard.page.charts.collect import chart_classes
 from leakboard.leaderboard.page.images import originals, reconstructions
 from leakboard.leaderboard.page.page import write_page
 from leakboard.leaderboard.page.pictures import ascii_picture
@@ -117,7 +118,7 @@ def _do(plan: Plan, folder: Path, args: argparse.Namespace) -> Report:
 def _run(engine: Engine, plan: Plan, folder: Path) -> Report:
     """Let the engine work, in the best order as soon as that is known."""
     start_fork_server(folder)
-    import leakboard.leaderboard.page.charts.training_drawing  # noqa: F401  (the page needs it in the end; now the server is loading, too)
+    chart_classes()  # loads matplotlib, which the page needs in the end, while the fork server is loading
 
     guess = Guess(plan)
 

@@ -13,14 +13,14 @@ from typing import NamedTuple
 
 from leakboard.core import registry
 from leakboard.core.seeds import natural_order
-from leakboard.leaderboard.page.charts.numbers import PRIMARY
+from leakboard.leaderboard.page.charts.boards import PRIMARY
 from leakboard.leaderboard.ranking.audit_table import DOUBTED, REFUTED, outcome_of
 from leakboard.leaderboard.ranking.epsilons import claims_of, exact_round, exact_run, number, per
 from leakboard.leaderboard.ranking.leaderboards import Board, place_of, smallest_batches
 from leakboard.leaderboard.ranking.silence import unanswered
 from leakboard.leaderboard.ranking.worst_case import above
 from leakboard.leaderboard.records.record import PRIOR, Record, TrainingSummary
-from leakboard.leaderboard.tables.phase_times import Setting, seconds_a_round, timed_trainings
+from leakboard.leaderboard.tables.phase_times import Setting, seconds_per_round, timed_trainings
 from leakboard.leaderboard.tables.table import Cell, Column, Row
 
 HELD, BROKEN, NOT_SHOWN, NOT_ASKED = "held", "did not hold", "not shown", "not asked"
@@ -215,7 +215,7 @@ def _short(setting: Setting, among: Mapping[Setting, object]) -> str:
 def _total(trainings: Sequence[TrainingSummary]) -> float | None:
     if not trainings:
         return None
-    found = seconds_a_round(trainings)
+    found = seconds_per_round(trainings)
     return found.get("total (extrapolated)", found.get("total"))
 
 

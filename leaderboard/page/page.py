@@ -22,8 +22,7 @@ from leakboard.core.files import write_bytes, write_text
 from leakboard.core.seeds import natural_order
 from leakboard.core.terminal import plain
 from leakboard.leaderboard.page.cards import cards
-from leakboard.leaderboard.page.charts.numbers import charts, remove_other_charts, save_charts
-from leakboard.leaderboard.page.charts.training_numbers import training_charts
+from leakboard.leaderboard.page.charts.collect import charts, remove_other_charts, save_charts
 from leakboard.leaderboard.page.picture_table import Images, remove_other_figures, save_picture_tables
 from leakboard.leaderboard.page.pictures import Strip, remove_other_images, save_strips
 from leakboard.leaderboard.page.roc import Curve, record_curve
@@ -121,7 +120,7 @@ def write_page(
         raise ValueError(f"Each record must have a key of its own; given more than once: {', '.join(repeated)}.")
     entries = [Entry(r, anchor(r.key), _strips(folder, r, originals, reconstructions)) for r in records]
     figures = save_picture_tables(folder, records, originals, reconstructions)
-    drawn = save_charts(folder, [*charts(boards), *training_charts(boards, records)])
+    drawn = save_charts(folder, charts(boards, records))
     known = set(keys)
     for asset in sorted(path for path in ASSETS.iterdir() if path.suffix in (".css", ".js", ".svg")):
         write_bytes(folder / "assets" / asset.name, asset.read_bytes())

@@ -14,7 +14,7 @@ import yaml
 from leakboard.core import registry
 from leakboard.core.seeds import natural_order
 from leakboard.leaderboard.records.record import Record, TrainingSummary
-from leakboard.leaderboard.tables.phase_times import EXTRAPOLATED, seconds_a_round
+from leakboard.leaderboard.tables.phase_times import EXTRAPOLATED, seconds_per_round
 from leakboard.leaderboard.tables.table import Cell, Column, Row, Table
 
 #: accuracy (%) to which the paper's table of efficiency measures time, by its data set
@@ -67,7 +67,7 @@ class _Setting:
 
     def seconds(self, defense: str) -> tuple[float, float]:
         """CPU seconds of the server with the keys, and of one client, a round; extrapolated ones included."""
-        found = seconds_a_round(self.trainings(defense))
+        found = seconds_per_round(self.trainings(defense))
         parts = {key: value for key, value in found.items() if not key.startswith("total")}
         client = sum(value for key, value in parts.items() if key.startswith("client/"))
         return sum(parts.values()) - client, client
@@ -192,7 +192,7 @@ def _phases(setting: _Setting) -> Table:
     columns = [Column(key, key.replace("keys/", "").replace("/", " "), "s", None, 3) for key in (*PHASES, "total")]
     ours = {}
     for defense in setting.records:
-        found, times = seconds_a_round(setting.trainings(defense)), setting.rounds_an_epoch(defense)
+        found, times = seconds_per_round(setting.trainings(defense)), setting.rounds_an_epoch(defense)
         cells = {}
         for key in PHASES:
             parts = [found[name] for name in (key, f"{key}{EXTRAPOLATED}") if name in found]

@@ -66,7 +66,7 @@ def phase_tables(records: Sequence[Record]) -> list[Table]:
 
 
 def _table(title: str, found: Mapping[str, Sequence[TrainingSummary]]) -> Table:
-    rows = {name: seconds_a_round(trainings) for name, trainings in found.items()}
+    rows = {name: seconds_per_round(trainings) for name, trainings in found.items()}
     used = {key for row in rows.values() for key in row}
     columns = [Column("defense", "defense")]
     for kind in (MEASURED, EXTRAPOLATED):
@@ -79,7 +79,7 @@ def _table(title: str, found: Mapping[str, Sequence[TrainingSummary]]) -> Table:
     return Table(title, tuple(columns), body, NOTES)
 
 
-def seconds_a_round(trainings: Sequence[TrainingSummary]) -> dict[str, float]:
+def seconds_per_round(trainings: Sequence[TrainingSummary]) -> dict[str, float]:
     """Seconds a round by phase, measured and extrapolated apart; the totals of both."""
     found: dict[str, float] = {}
     for kind in (MEASURED, EXTRAPOLATED):

@@ -320,12 +320,12 @@ def test_two_outside_plugins_cannot_have_one_name(tmp_path: Path) -> None:
     assert registry.find("defense", "mine") == first[0]
 
 
-def install(folder: Path, name: str, module: str) -> None:
+def install(folder: Path, name: str, module: str, group: str = "leakboard.defenses") -> None:
     """A package as pip would leave it: a module, and metadata with an entry point."""
     info = folder / f"{name}-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(f"[leakboard.defenses]\n{name} = {module}\n")
+    (info / "entry_points.txt").write_text(f"[{group}]\n{name} = {module}\n")
 
 
 def test_installed_packages_offer_plugins(
