@@ -42,7 +42,7 @@ from leakboard.leaderboard.ranking.leaderboards import untabled
 from leakboard.leaderboard.records.record import Record
 from leakboard.leaderboard.records.scope import all_targets
 from leakboard.leaderboard.tables.all_cells import cell_tables
-from leakboard.leaderboard.tables.formats import to_csv, to_json, to_latex, to_markdown, to_terminal
+from leakboard.leaderboard.tables.formats import Format, find_format, to_terminal
 from leakboard.leaderboard.tables.paper_tables import paper_tables
 from leakboard.leaderboard.tables.phase_times import phase_tables
 from leakboard.leaderboard.tables.table import Table
@@ -152,6 +152,7 @@ def status(args: argparse.Namespace) -> int:
 
 def table(args: argparse.Namespace) -> int:
     """`table`: print the tables of a run."""
+    form = find_format(args.format) if args.format else None
     opened = open_any(Path(args.out))
     if args.paper:
         tables = paper_tables(opened.records, args.target)
@@ -160,8 +161,8 @@ def table(args: argparse.Namespace) -> int:
     if args.all:
         tables += [] if args.phases else phase_tables(opened.records)
         tables += cell_tables(opened.records)
-    _print_warning(opened.warning, args.format)
-    _print_tables(tables, args.format)
+    _print_warning(opened.warning, form)
+    _print_tables(tables, form)
     missing = len(opened.jobs) - len(opened.records)
     if missing > 0:  # published records have no jobs here
         print(f"{missing} of {len(opened.jobs)} cells are not there yet: run the suite to go on.", file=sys.stderr)
@@ -172,28 +173,20 @@ def table(args: argparse.Namespace) -> int:
     return 0
 
 
-def _print_warning(text: str, form: str | None, whose: str = "") -> None:
-    """What is wrong with a whole board, first of all; beside the tables where these are for a program."""
-    mark = "% " if form == "latex" else ""
+def _print_warning(text: str, form: Format | None, whose: str = "") -> None:
+    """What is wrong with a whole board, before the tables; on the standard error where a program reads these."""
+    mark = "" if form is None else form.comment
     for line in text.splitlines():
-        print(f"{mark}{whose}{line}", file=sys.stderr if form in ("csv", "json") else sys.stdout)
-    if text and form not in ("csv", "json"):
+        print(f"{mark or ''}{whose}{line}", file=sys.stderr if mark is None else sys.stdout)
+    if text and mark is not None:
         print()
 
 
-def _print_tables(tables: list[Table], form: str | None) -> None:
-    if form == "csv":
-        print(to_csv(tables), end="")
-    elif form == "json":
-        print(to_json(tables))
-    else:
-        print("\n\n".join(_rendered(one, form) for one in tables))
-
-
-def _rendered(one: Table, form: str | None) -> str:
+def _print_tables(tables: list[Table], form: Format | None) -> None:
     if form is None:
-        return to_terminal(one, terminal_width())
-    return to_markdown(one) if form == "md" else to_latex(one)
+        print("\n\n".join(to_terminal(one, terminal_width()) for one in tables))
+    else:
+        print(form.render(tables), end="")
 
 
 def report(args: argparse.Namespace) -> int:
@@ -245,10 +238,11 @@ def check(args: argparse.Namespace) -> int:
 
 def compare(args: argparse.Namespace) -> int:
     """`compare`: two runs cell by cell, and every setting in which they differ."""
+    form = find_format(args.format) if args.format else None
     one, two = (open_any(Path(folder)) for folder in (args.first, args.second))
     for opened, name in ((one, "A"), (two, "B")):
-        _print_warning(opened.warning, args.format, f"{name}: ")
-    _print_tables(comparison(one.records, two.records), args.format)
+        _print_warning(opened.warning, form, f"{name}: ")
+    _print_tables(comparison(one.records, two.records), form)
     return 0
 
 

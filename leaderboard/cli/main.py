@@ -13,6 +13,7 @@ from typing import NoReturn
 from leakboard.core.errors import UserError
 from leakboard.core.registry import FOLDERS, entries, installed_files, load_file
 from leakboard.leaderboard.cli.finished import look, repeat
+from leakboard.leaderboard.tables.formats import formats
 from leakboard.suites import suite_files
 
 KINDS = {"defenses": "defense", "attacks": "attack", "datasets": "dataset", "models": "model", "metrics": "metric"}
@@ -55,14 +56,16 @@ def build_parser() -> argparse.ArgumentParser:
     _add_out(commands.add_parser("status", help="what a running or stopped run has done, and what is left"))
     table = commands.add_parser("table", help="print the tables of a run")
     _add_out(table)
-    table.add_argument("--format", choices=["md", "csv", "json", "latex"], help="default: for the terminal")
+    _add_format(table)
     table.add_argument("--all", action="store_true", help="the phase times and the list of all cells too")
     table.add_argument("--phases", action="store_true", help="the phase times alone: seconds a round by phase")
     table.add_argument("--paper", action="store_true", help="the paper's tables: ours beside the paper's own figures")
     table.add_argument(
         "--target", type=float, metavar="PERCENT", help="with --paper: the accuracy that time is measured to"
     )
-    _add_out(commands.add_parser("report", help="write the page of a run"))
+    report = commands.add_parser("report", help="write the page of a run")
+    _add_out(report)
+    _add_plugin(report, "charts of your own")
     show = commands.add_parser("show", help="one record, readable, with its images")
     show.add_argument("record", metavar="RECORD.json")
     new = commands.add_parser("new", help="write a working skeleton of a plugin: one file")
@@ -74,7 +77,7 @@ def build_parser() -> argparse.ArgumentParser:
     compare = commands.add_parser("compare", help="two runs cell by cell: settings and scores that differ")
     compare.add_argument("first", metavar="A", help="folder of a run, or of published records")
     compare.add_argument("second", metavar="B")
-    compare.add_argument("--format", choices=["md", "csv", "json", "latex"], help="default: for the terminal")
+    _add_format(compare)
     submit = commands.add_parser("submit", help="collect a finished run's records for publishing")
     submit.add_argument("run", metavar="RUN", help="folder of the run")
     submit.add_argument("--to", metavar="DIR", help="where they go (default: leaderboard/published)")
@@ -92,6 +95,16 @@ def build_parser() -> argparse.ArgumentParser:
 
 def _add_out(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="DIR", default="runs/quick", help="folder of the run (default: runs/quick)")
+
+
+def _add_format(parser: argparse.ArgumentParser) -> None:
+    names = ", ".join(formats())
+    parser.add_argument("--format", metavar="NAME", help=f"one of: {names} (default: for the terminal)")
+    _add_plugin(parser, "formats of your own")
+
+
+def _add_plugin(parser: argparse.ArgumentParser, what: str) -> None:
+    parser.add_argument("--plugin", metavar="FILE.py", default=[], nargs="+", action="extend", help=what)
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
@@ -125,11 +138,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):  # a name that this terminal cannot show must not end a run
         sys.stdout.reconfigure(errors="backslashreplace")
-    args = build_parser().parse_args(given or ["run"])
-    if args.command is None:
-        args = build_parser().parse_args(["run", *given])
     try:
-        for file in installed_files():
+        args = build_parser().parse_args(given or ["run"])
+        if args.command is None:
+            args = build_parser().parse_args(["run", *given])
+        shown = args.plugin if args.command in ("table", "compare", "report") else []
+        for file in (*installed_files(), *shown):
             load_file(file)
         if args.command == "list":
             return list_plugins(args.kind, args.json)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from urllib.parse import quote
 
 from leakboard.core.terminal import plain
+from leakboard.leaderboard.tables.formats.base import Format
 from leakboard.leaderboard.tables.formats.shared import remarks
 from leakboard.leaderboard.tables.table import Cell, Column, Row, Table
 
@@ -62,3 +63,13 @@ def to_html(table: Table) -> str:
         f"<caption><strong>{_html(table.title)}</strong> <span>{_html(table.caption)}</span></caption>\n"
         f"<thead><tr>{head}</tr></thead>\n{body}" + (f"<tfoot>\n{foot}</tfoot>\n" if foot else "") + "</table>\n"
     )
+
+
+class Html(Format):
+    """One HTML `<table>` element per table, without style or script."""
+
+    name = "html"
+
+    def render(self, tables: Sequence[Table]) -> str:
+        """The tables one after the other."""
+        return "\n\n".join(map(to_html, tables)) + "\n"

@@ -9,6 +9,7 @@ from dataclasses import replace
 from itertools import starmap
 
 from leakboard.core.terminal import plain
+from leakboard.leaderboard.tables.formats.base import Format
 from leakboard.leaderboard.tables.formats.shared import RAISED, remarks
 from leakboard.leaderboard.tables.table import NOTHING, Cell, Column, Group, Row, Table
 
@@ -21,7 +22,8 @@ _LETTERS = dict(zip("ÐÞðþĐđĦħĸŊŋŦŧ", ["D", "Th", "d", "th", "D", "d
 _UNKNOWN = set("ĄąĘęĮįŲųĿŀŉſªº") | set(_LETTERS)
 _GREEK = "alpha beta gamma delta zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau upsilon chi psi omega"
 _GREEK_CAPITALS = "Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega"
-_LATEX = {
+#: characters that pdfLaTeX needs a command for
+SIGNS = {
     **{char: "\\" + char for char in "&%$#_{}"},
     **{char: f"${char}$" for char in "<>|"},
     **{char: f"{{{char}}}" for char in "[]*"},  # at the start of a line, \\ would take a bare one as its argument
@@ -41,12 +43,12 @@ def _latex(text: str) -> str:
     """Text for pdfLaTeX: what it knows stays, signs become commands, the rest its nearest ASCII or a question mark."""
 
     def known(char: str) -> str:
-        if char in _LATEX:
-            return _LATEX[char]
+        if char in SIGNS:
+            return SIGNS[char]
         if char.isascii() or (char < "\u0180" and char.isalpha() and char not in _UNKNOWN):
             return char
         parts = unicodedata.normalize("NFKD", char)
-        near = "".join(_LATEX.get(part, part) for part in parts if part.isascii() or part in _LATEX)
+        near = "".join(SIGNS.get(part, part) for part in parts if part.isascii() or part in SIGNS)
         return near or ("" if unicodedata.combining(char) else "?")
 
     # two hyphens (--fresh-keys) would print as a dash
@@ -153,3 +155,14 @@ def _float(table: Table, groups: Sequence[Group]) -> str:
         + [rf"\par\smallskip{{\footnotesize {remark}\par}}" for remark in beneath]
         + [r"\end{table}", ""]
     )
+
+
+class Latex(Format):
+    """Booktabs LaTeX, one float per table."""
+
+    name = "latex"
+    comment = "% "
+
+    def render(self, tables: Sequence[Table]) -> str:
+        """The tables one after the other."""
+        return "\n\n".join(map(to_latex, tables)) + "\n"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Sequence
 
 from leakboard.core.terminal import plain
+from leakboard.leaderboard.tables.formats.base import Format
 from leakboard.leaderboard.tables.formats.shared import raised, remarks
 from leakboard.leaderboard.tables.table import Cell, Column, Row, Table
 
@@ -37,3 +39,14 @@ def to_markdown(table: Table) -> str:
     grid = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     beneath = "\n".join(f"- {raised(int(m)) + ' ' if m else ''}{_markdown(text)}" for m, text in remarks(table))
     return "\n\n".join(filter(None, [f"### {_markdown(table.title)}", _markdown(table.caption), grid, beneath])) + "\n"
+
+
+class Markdown(Format):
+    """GitHub's Markdown."""
+
+    name = "md"
+    comment = ""
+
+    def render(self, tables: Sequence[Table]) -> str:
+        """The tables one after the other."""
+        return "\n\n".join(map(to_markdown, tables)) + "\n"

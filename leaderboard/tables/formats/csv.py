@@ -1,14 +1,13 @@
-"""Tables as CSV and JSON."""
+"""Tables as CSV."""
 
 from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Sequence
-from dataclasses import asdict
 
 from leakboard.core.terminal import plain
+from leakboard.leaderboard.tables.formats.base import Format
 from leakboard.leaderboard.tables.table import Table
 
 _EXTRAS = ("low", "high", "text", "note", "link")
@@ -23,7 +22,7 @@ def _csv(value: object) -> object:
 
 
 def to_csv(tables: Sequence[Table]) -> str:
-    """One header for all tables, a line a row; `key:low`, `key:note` and so on stand beside a column that has any."""
+    """One header for all tables, one line per row; `key:low`, `key:note` and so on follow a column that has any."""
     rows = [(table, row) for table in tables for group in table.groups() for row in group.ranked + group.muted]
     keys = dict.fromkeys(column.key for table in tables for column in table.columns)
     seen = {(k, extra) for _, r in rows for k, c in r.cells.items() for extra in _EXTRAS if getattr(c, extra)}
@@ -44,8 +43,11 @@ def to_csv(tables: Sequence[Table]) -> str:
     return out.getvalue()
 
 
-def to_json(tables: Sequence[Table]) -> str:
-    """Everything that the tables hold, field by field; `schema` is the version of this form."""
-    return json.dumps(
-        {"schema": 1, "tables": [asdict(t) for t in tables]}, ensure_ascii=False, allow_nan=False, indent=1
-    )
+class Csv(Format):
+    """Comma-separated values, one file for all tables."""
+
+    name = "csv"
+
+    def render(self, tables: Sequence[Table]) -> str:
+        """One header, then the rows of all tables."""
+        return to_csv(tables)
