@@ -24,6 +24,7 @@ sys.path.extend(str(Path(__file__).resolve().parent.parent / folder) for folder 
 import torch
 import yaml
 
+from benchmarks._federation import public_settings
 from leakboard.attacks.base import Inversion, Knowledge, ReconstructionAttack, ReconstructionTask
 from leakboard.core import registry
 from leakboard.datasets.base import Dataset
@@ -32,7 +33,7 @@ from leakboard.datasets.splits import make_splits
 from leakboard.defenses.base import Gradient
 from leakboard.defenses.fedsgd import FedSGD
 from leakboard.federation.rounds import Federation
-from leakboard.federation.settings import Public, Training, client_name
+from leakboard.federation.settings import Training, client_name
 from leakboard.federation.task import task_of
 from leakboard.federation.view import make_view, parse_threat
 from leakboard.metrics.psnr import psnr
@@ -93,21 +94,8 @@ def problems_of(args: argparse.Namespace) -> tuple[Knowledge, Given, torch.Tenso
     dataset = cast(Dataset, registry.create("dataset", name, {"path": path} if path else {}))
     pool = load_pool(dataset)
     splits = make_splits(pool, seed=seed, clients=CLIENTS)
-    mean, std = dataset.normalisation(pool.shape[0])
     training = Training(rounds=max(1, args.rounds), batch_size=64, clients=CLIENTS, learning_rate=0.05)
-    public = Public(
-        defense="fedsgd",
-        parameters={},
-        model=args.model,
-        model_parameters=registry.create("model", args.model).parameters(),
-        shape=pool.shape,
-        classes=pool.classes,
-        mean=mean,
-        std=std,
-        training=training,
-        total_rounds=max(1, args.rounds),
-        shard_sizes=tuple(len(shard) for shard in splits.shards),
-    )
+    public = public_settings(dataset, pool, training, [len(shard) for shard in splits.shards], args.model)
     task = task_of(public)
     shards = {client_name(i): pool.take(shard) for i, shard in enumerate(splits.shards)}
     outcome = Federation(FedSGD(), public, shards, None, seed).run()

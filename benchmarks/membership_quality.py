@@ -25,6 +25,7 @@ sys.path.extend(str(Path(__file__).resolve().parent.parent / folder) for folder 
 import torch
 from torch import Tensor
 
+from benchmarks._federation import public_settings
 from leakboard.attacks.base import Knowledge, MembershipAnswer, MembershipAttack, MembershipTask
 from leakboard.attacks.membership.building_blocks.shadows import ShadowAttack, ShadowPool, Signals, read_signals
 from leakboard.attacks.membership.building_blocks.turns import Turn, first_models, turns
@@ -40,7 +41,7 @@ from leakboard.core.seeds import derive_seed
 from leakboard.datasets.base import Dataset
 from leakboard.datasets.loading import load_pool
 from leakboard.defenses.fedsgd import FedSGD
-from leakboard.federation.settings import ObservedRounds, Public, Training
+from leakboard.federation.settings import ObservedRounds, Training
 from leakboard.federation.shadow import train_shadow
 from leakboard.federation.view import View
 from leakboard.metrics.accuracy import accuracy
@@ -92,21 +93,8 @@ def train(args: argparse.Namespace) -> Models:
     random = torch.Generator().manual_seed(derive_seed(args.seed, "images"))
     records = images.take(usable[torch.randperm(len(usable), generator=random)[: args.images]])
     half = len(records) // 2
-    mean, std = dataset.normalisation(images.shape[0])
     training = Training(epochs=args.epochs, batch_size=BATCH, clients=CLIENTS, learning_rate=args.learning_rate)
-    public = Public(
-        defense="fedsgd",
-        parameters={},
-        model=args.model,
-        model_parameters=registry.create("model", args.model).parameters(),
-        shape=images.shape,
-        classes=images.classes,
-        mean=mean,
-        std=std,
-        training=training,
-        total_rounds=training.total_rounds(half // CLIENTS),
-        shard_sizes=(half // CLIENTS,) * CLIENTS,
-    )
+    public = public_settings(dataset, images, training, (half // CLIENTS,) * CLIENTS, args.model)
     first = [torch.randperm(len(records), generator=random) < half for _ in range(args.models // 2)]
     member = torch.stack([part for learned in first for part in (learned, ~learned)])
     views, signals, seconds = [], [], []

@@ -29,6 +29,7 @@ sys.path.extend(str(Path(__file__).resolve().parent.parent / folder) for folder 
 import torch
 from torch import Tensor, nn
 
+from benchmarks._federation import public_settings
 from benchmarks._ratio import add_parts, cpu_seconds, line
 from leakboard.attacks.base import Knowledge
 from leakboard.attacks.membership.building_blocks.shadows import (
@@ -81,20 +82,7 @@ def world() -> World:
     shards = {client_name(i): pool.take(shard) for i, shard in enumerate(splits.shards)}
     sizes = tuple(len(shard) for shard in splits.shards)
     training = Training(epochs=EPOCHS, batch_size=32, clients=CLIENTS, learning_rate=0.02)
-    mean, std = dataset.normalisation(pool.shape[0])
-    public = Public(
-        defense="fedsgd",
-        parameters={},
-        model="convnet",
-        model_parameters=registry.create("model", "convnet").parameters(),
-        shape=pool.shape,
-        classes=pool.classes,
-        mean=mean,
-        std=std,
-        training=training,
-        total_rounds=training.total_rounds(max(sizes)),
-        shard_sizes=sizes,
-    )
+    public = public_settings(dataset, pool, training, sizes, "convnet")
     outcome = Federation(FedSGD(), public, shards, None, SEED).run()
     threat = parse_threat("client", CLIENTS)
     view = make_view(outcome.transcript, threat, public, outcome.secrets, shards)

@@ -30,6 +30,7 @@ sys.path.extend(str(Path(__file__).resolve().parent.parent / folder) for folder 
 
 import torch
 
+from benchmarks._federation import public_settings
 from leakboard.core import registry
 from leakboard.core.plugins import Plugin
 from leakboard.core.seeds import digest_of
@@ -39,7 +40,7 @@ from leakboard.datasets.splits import make_splits
 from leakboard.defenses.base import Defense
 from leakboard.federation.models.base import Model
 from leakboard.federation.rounds import Federation
-from leakboard.federation.settings import Public, Training, client_name
+from leakboard.federation.settings import Training, client_name
 from leakboard.federation.task import task_of
 from leakboard.metrics.accuracy import accuracy
 from leakboard.suites.schema import DefenseEntry, Suite, Tuning, load_suite
@@ -97,20 +98,7 @@ def validation_accuracy(point: Point) -> dict[str, Any]:
     defense = _defense(row, point)
     model = cast(Model, registry.create("model", (row.model or suite.model).name, (row.model or suite.model).params))
     sizes = [len(shard) for shard in splits.shards]
-    mean, std = dataset.normalisation(pool.shape[0])
-    public = Public(
-        defense=defense.name,
-        parameters=defense.parameters(),
-        model=model.name,
-        model_parameters=model.parameters(),
-        shape=pool.shape,
-        classes=pool.classes,
-        mean=mean,
-        std=std,
-        training=training,
-        total_rounds=training.total_rounds(max(sizes)),
-        shard_sizes=tuple(sizes),
-    )
+    public = public_settings(dataset, pool, training, sizes, model, defense=defense)
     defense.check(public)
     shards = {client_name(index): pool.take(shard) for index, shard in enumerate(splits.shards)}
     outcome = Federation(defense.rehearsal(), public, shards, None, seed).run()

@@ -23,6 +23,7 @@ sys.path.extend(str(Path(__file__).resolve().parent.parent / folder) for folder 
 import torch
 from torch import Tensor
 
+from benchmarks._federation import public_settings
 from leakboard.attacks.building_blocks.stripping import Received, Stripper, others_gradient, strip, update_between
 from leakboard.core import registry
 from leakboard.core.errors import UserError
@@ -74,20 +75,8 @@ def setting(defense: ModelPerturbation, rounds: int | None, seed: int) -> tuple[
     given = suite.training.model_dump() | ({"rounds": rounds} if rounds else {})
     training = Training.model_validate(given)
     splits = make_splits(pool, seed=seed, clients=training.clients, partition=training.partition, alpha=training.alpha)
-    mean, std = dataset.normalisation(pool.shape[0])
-    public = Public(
-        defense=defense.name,
-        parameters=defense.parameters(),
-        model=suite.model.name,
-        model_parameters=registry.create("model", suite.model.name, suite.model.params).parameters(),
-        shape=pool.shape,
-        classes=pool.classes,
-        mean=mean,
-        std=std,
-        training=training,
-        total_rounds=training.total_rounds(max(map(len, splits.shards))),
-        shard_sizes=tuple(map(len, splits.shards)),
-    )
+    model = registry.create("model", suite.model.name, suite.model.params)
+    public = public_settings(dataset, pool, training, [len(shard) for shard in splits.shards], model, defense=defense)
     return public, {client_name(index): pool.take(shard) for index, shard in enumerate(splits.shards)}
 
 

@@ -35,7 +35,7 @@ class ThresholdSum(Encrypted):
 
     Round: clients send Enc(codes); the server multiplies the ciphertexts and sends Enc(sum) to t_bar = K - t + 1
     clients, each of which returns a partial decryption; the server combines them. t is the least number of
-    honest clients. Decryptors send no proofs (`threshold.prove` would make them): everybody follows the protocol. The
+    honest clients. Decryptors send no proofs: everybody follows the protocol. The
     first t_bar senders are asked to decrypt; if one of them vanishes then, the round is lost.
     """
 

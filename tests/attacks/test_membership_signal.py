@@ -26,9 +26,9 @@ from leakboard.attacks.membership.rmia import Rmia
 from leakboard.attacks.membership.shadow import Shadow
 from leakboard.datasets.base import LabelledImages
 from leakboard.defenses.fedsgd import FedSGD
-from leakboard.leaderboard.ranking.intervals import binomial_band
 from leakboard.metrics.asr import asr
 from leakboard.metrics.auc import auc
+from tests.coins import binomial_band
 from tests.contract.worlds import World, make_world
 
 SEEDS = range(20)

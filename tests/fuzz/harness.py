@@ -6,7 +6,6 @@ examples are the same ones.
 
 from __future__ import annotations
 
-import math
 import os
 import signal
 import sys
@@ -124,38 +123,10 @@ def is_sentence(message: str) -> None:
 
 #: values that programs stumble over, all of them JSON's own
 NASTY: tuple[Any, ...] = (
-    *(
-        None,
-        True,
-        False,
-        "",
-        " ",
-        "x",
-        "nan",
-        "inf",
-        "-1",
-        "0",
-        "1e400",
-        "../../up",
-        "/etc/passwd",
-        "~",
-        ".",
-        "..",
-        "\x00",
-    ),
-    *(
-        "a\nb",
-        "\x1b[31mred",
-        "\u202eright",
-        "𝕏" * 3,
-        "é",
-        "🙂",
-        "x" * 300,
-        "x" * 5000,
-        "<script>alert(1)</script>",
-        "{{7*7}}",
-    ),
-    *("$(touch x)", "`touch x`", "%n%s", "=1+1", "!!python/object:os.system", "\\input{x}", "npz:/dev/zero", "a:b:c"),
+    *(None, True, False, "", " ", "x", "nan", "inf", "-1", "0", "1e400", "../../up", "/etc/passwd", "~", ".", ".."),
+    *("\x00", "a\nb", "\x1b[31mred", "\u202eright", "𝕏" * 3, "é", "🙂", "x" * 300, "x" * 5000, "{{7*7}}"),
+    *("<script>alert(1)</script>", "$(touch x)", "`touch x`", "%n%s", "=1+1", "!!python/object:os.system"),
+    *("\\input{x}", "npz:/dev/zero", "a:b:c"),
     *(0, 1, -1, 2, 3, 255, 2**31, 2**53 + 1, 2**63 - 1, 2**63, -(2**63), 2**64, 10**40, 10**400),
     *(0.0, -0.0, 0.5, 1.5, -0.5, 1e-320, 1e-9, 1e9, 1e149, 1e200, 1e308, -1e308),
     *([], {}, [[]], [None], [1], ["x"], [{}], {"": 0}, {"x": {}}, {"a": [1, {"b": None}]}, [0] * 50, [[[[[[]]]]]]),
@@ -178,10 +149,10 @@ def mutated(draw: Callable[[st.SearchStrategy[Any]], Any], whole: Any, most: int
     """A copy of a JSON tree with some places changed: replaced, removed, doubled, renamed or added to."""
     whole = _copy(whole)
     for _ in range(draw(st.integers(1, most))):
-        places = [(box, key) for box, key in _places(whole)]
-        if not places:
+        found = list(places(whole))
+        if not found:
             return draw(tree)
-        box, key = places[draw(st.integers(0, len(places) - 1))]
+        box, key = found[draw(st.integers(0, len(found) - 1))]
         _change(draw, box, key)
     return whole
 
@@ -192,12 +163,12 @@ def _copy(value: Any) -> Any:
     return [_copy(item) for item in value] if isinstance(value, list) else value
 
 
-def _places(value: Any) -> Iterator[tuple[Any, Any]]:
+def places(value: Any) -> Iterator[tuple[Any, Any]]:
     """Every place in a tree: the container and the key; of a long list the first few."""
     if isinstance(value, dict | list):
         for key in list(value) if isinstance(value, dict) else range(min(len(value), 6)):
             yield value, key
-            yield from _places(value[key])
+            yield from places(value[key])
 
 
 def _change(draw: Callable[[st.SearchStrategy[Any]], Any], box: Any, key: Any) -> None:
@@ -240,12 +211,3 @@ def broken_bytes(draw: Callable[[st.SearchStrategy[Any]], Any], content: bytes) 
         elif how == "end":
             del data[at:]
     return bytes(data)
-
-
-def finite(value: Any) -> bool:
-    """Whether a tree of plain values can be written as JSON without NaN."""
-    if isinstance(value, dict):
-        return all(map(finite, value.values()))
-    if isinstance(value, list):
-        return all(map(finite, value))
-    return not isinstance(value, float) or math.isfinite(value)

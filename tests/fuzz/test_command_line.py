@@ -20,97 +20,15 @@ from tests.fuzz.harness import RAN, REFUSED, examples, time_limit, writes_only_i
 from tests.leaderboard.runs import forget_plugins
 
 COMMANDS = ("run", "list", "table", "report", "show", "new", "check", "compare", "submit", "verify", "status")
-OPTIONS = (
-    *(
-        "--suite",
-        "--defense",
-        "--attack",
-        "--seed",
-        "--out",
-        "--workers",
-        "--device",
-        "--dry-run",
-        "--plugin",
-        "--help",
-    ),
-    *(
-        "--retry-failed",
-        "--fresh-keys",
-        "--lpips-weights",
-        "--format",
-        "--all",
-        "--phases",
-        "--paper",
-        "--target",
-        "--to",
-        "--executor",
-        "--gpus-per-cell",
-    ),
-    *("--json", "--allow-dirty", "--data", "--mark", "-h", "--", "-", "--unknown", "--format=md", "--seed=x"),
-)
-VALUES = (
-    *(
-        "quick",
-        "tiny.yaml",
-        "broken.yaml",
-        "nothing",
-        ".",
-        "..",
-        "",
-        " ",
-        "\n",
-        "\x1b[31m",
-        "é",
-        "\udcff",
-        "x" * 300,
-        "x" * 5000,
-    ),
-    *(
-        "fedsgd",
-        "mp-dp",
-        "prior",
-        "shadow",
-        "digits",
-        "1",
-        "-1",
-        "0",
-        "1e9",
-        "nan",
-        "9" * 5000,
-        "md",
-        "csv",
-        "json",
-        "latex",
-    ),
-    *(
-        "plugin.py",
-        "exits.py",
-        "odd.py",
-        "odder.py",
-        "broken.yaml/x",
-        "run.json",
-        "folder",
-        "defenses",
-        "attack",
-        "my-idea",
-    ),
-    *(
-        "../x",
-        "Name",
-        "/dev/null",
-        "/dev/zero",
-        "/proc/nowhere",
-        "cpu",
-        "cuda",
-        "npz:x",
-        "digits:x",
-        "%s%n",
-        "$(touch x)",
-        "local",
-        "ray",
-        "0.5",
-    ),
-)
+FLAGS = """--suite --defense --attack --seed --out --workers --device --dry-run --plugin --help --retry-failed
+--fresh-keys --lpips-weights --format --all --phases --paper --target --to --executor --gpus-per-cell --json
+--allow-dirty --data --mark -h -- - --unknown --format=md --seed=x"""
+WORDS = """quick tiny.yaml broken.yaml nothing . .. fedsgd mp-dp prior shadow digits 1 -1 0 1e9 nan md csv json latex
+html plugin.py exits.py odd.py odder.py broken.yaml/x run.json folder defenses attack my-idea ../x Name /dev/null
+/dev/zero /proc/nowhere cpu cuda npz:x digits:x %s%n local ray 0.5"""
+OPTIONS = tuple(FLAGS.split())
+ODD = ("", " ", "\n", "\x1b[31m", "é", "\udcff", "x" * 300, "x" * 5000, "9" * 5000, "$(touch x)")
+VALUES = (*WORDS.split(), *ODD)
 #: plugin files with which something is wrong
 PLUGINS = {
     "plugin.py": "x = 1",
