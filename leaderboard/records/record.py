@@ -110,7 +110,7 @@ class TrainingSummary(Settings):
         "", description="the test records that the final model got right: one bit each in the split's order, as hex"
     )
     train_accuracy: float | None = Field(description="accuracy on the members, 0 to 1")
-    train_records: int | None = Field(None, description="how many members the train accuracy is over")
+    train_records: int = Field(description="how many members the train accuracy is over")
     accuracy_by_round: dict[int, float] = Field(
         default_factory=dict, description="rounds done -> test accuracy, at the ends of some 20 epochs and of the run"
     )
