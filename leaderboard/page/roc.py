@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from leakboard.leaderboard.records.record import Record
 
 Floats = NDArray[np.float64]
-POINTS = 49  # of the small drawing in a record
+POINTS = 49  # number of points in a record's small drawing
 
 
 def roc_at(scores: Floats, members: Floats, levels: Floats) -> Floats:
-    """Highest true positive rate with at most each of these false positive rates; tied scores move together.
+    """The highest true positive rate at each limit of the false positive rate. Tied scores stay together.
 
     >>> roc_at(np.array([3.0, 1.0, 2.0, 0.0]), np.array([1.0, 1.0, 0.0, 0.0]), np.array([0.0, 0.5, 1.0])).tolist()
     [0.5, 1.0, 1.0]
@@ -27,7 +27,7 @@ def roc_at(scores: Floats, members: Floats, levels: Floats) -> Floats:
 
 
 class Curve(NamedTuple):
-    """A record's ROC on a square of 100 units, both axes logarithmic down to `edge`; `ticks` are rates and places."""
+    """A record's ROC on a square of 100 units, both axes logarithmic down to `edge`; `ticks`: rates and positions."""
 
     points: str
     ticks: list[tuple[str, float]]
@@ -35,7 +35,7 @@ class Curve(NamedTuple):
 
 
 def record_curve(record: Record) -> Curve | None:
-    """The ROC of the scores that a record holds; None where it has none, or one class only."""
+    """The ROC of a record's scores; None if it has no scores, or only one class."""
     scores, members = np.array(record.member_scores), np.array(record.members, dtype=float)
     if not 0 < members.sum() < len(members) or len(scores) != len(members):
         return None

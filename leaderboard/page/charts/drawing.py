@@ -27,7 +27,7 @@ MARKERS = "osD^vPX<>*"
 
 @dataclass(frozen=True)
 class Look:
-    """The page's own colours in one of its themes."""
+    """The page's colours in one of its themes."""
 
     paper: str
     ink: str
@@ -56,7 +56,7 @@ def to_svg(chart: Chart, look: Look) -> tuple[bytes, tuple[int, int]]:
         },
         **{"xtick.color": look.soft, "ytick.color": look.soft, "grid.color": look.line, "axes.facecolor": look.paper},
         **{"figure.facecolor": look.paper, "legend.frameon": False, "axes.titlelocation": "left"},
-        # labels are text, not formulas; glyphs as shapes, so that the file needs no font; no random ids
+        # labels are text, not formulas; glyphs are shapes, so the file needs no font; ids are not random
         **{"text.parse_math": False, "svg.fonttype": "path", "svg.hashsalt": "leakboard"},
     }
     with ExitStack() as stack:
@@ -77,23 +77,23 @@ def label(text: str, most: int = 28) -> str:
 
 
 def styles_of(defenses: Sequence[str], look: Look) -> dict[str, tuple[Any, str]]:
-    """A colour and a mark for every defense; marks tell apart what colours alone might not."""
+    """A colour and a marker for every defense. Markers help where colours look alike."""
     colours = sns.husl_palette(max(len(defenses), 1), l=look.lightness, s=0.85)
     return {name: (colours[i], MARKERS[i % len(MARKERS)]) for i, name in enumerate(defenses)}
 
 
 def beside(room: float) -> ConstrainedLayoutEngine:
-    """A layout that leaves this much of the width to a legend at the right."""
+    """A layout that leaves this share of the width for a legend on the right."""
     return ConstrainedLayoutEngine(rect=(0, 0, 1 - room, 1), w_pad=0.08, h_pad=0.08)
 
 
 def legend_beside(paper: Figure, handles: Sequence[Artist], room: float) -> None:
-    """A legend in a column at the right, which takes this much of the width."""
+    """A legend in a column on the right, which takes this share of the width."""
     paper.legend(handles=handles, loc="upper left", bbox_to_anchor=(1 - room, 0.97), handlelength=1.8, labelspacing=0.6)
 
 
 def reach(cell: Cell, value: float) -> list[list[float]] | None:
-    """How far an interval reaches below and above its value."""
+    """The distances of an interval's ends below and above its value."""
     if cell.low is None or cell.high is None:
         return None
     return [[max(value - cell.low, 0.0)], [max(cell.high - value, 0.0)]]

@@ -14,10 +14,10 @@ _EXTRAS = ("low", "high", "text", "note", "link")
 
 
 def _csv(value: object) -> object:
-    """A CSV field: text that a spreadsheet would run as a formula gets a quote before it; numbers stay numbers."""
+    """A CSV field. Text that a spreadsheet would run as a formula gets a leading quote; numbers stay numbers."""
     if not isinstance(value, str):
         return value
-    text = plain(value)  # Python's writer leaves a lone carriage return unquoted, and it would begin a new line
+    text = plain(value)  # Python's writer does not quote a carriage return, which would begin a new line
     return f"'{text}" if text.lstrip().startswith(tuple("=+-@＝＋－＠")) else text
 
 
@@ -28,11 +28,11 @@ def to_csv(tables: Sequence[Table]) -> str:
     seen = {(k, extra) for _, r in rows for k, c in r.cells.items() for extra in _EXTRAS if getattr(c, extra)}
     seen |= {(k, end) for _, r in rows for k, c in r.cells.items() for end in ("low", "high") if getattr(c, end) == 0}
     fields = [(key, extra) for key in keys for extra in ("value", *_EXTRAS) if extra == "value" or (key, extra) in seen]
-    captions = any(table.caption for table in tables)  # over which targets the scores are, in rankings
+    captions = any(table.caption for table in tables)  # rankings name the targets of their scores there
     titles = ["table", *(["caption"] if captions else []), "section", "muted"]
     header = [*titles, *(key if extra == "value" else f"{key}:{extra}" for key, extra in fields)]
     if len(set(header)) < len(header):
-        raise ValueError(f"Two columns of the CSV file would have one name, rename a key: {', '.join(header)}.")
+        raise ValueError(f"Two columns of the CSV file would have the same name, rename a key: {', '.join(header)}.")
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(map(_csv, header))

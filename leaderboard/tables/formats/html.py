@@ -20,7 +20,7 @@ def _html_cell(cell: Cell, column: Column, mark: int | None, first: bool, numeri
     shown = f'<span class="value">{_html(cell.main(column))}</span>'
     interval = cell.interval(column)
     shown += f' <span class="interval">{_html(interval)}</span>' if interval else ""
-    if cell.link:  # always a fragment of this page, so that no record's name can become a javascript: address
+    if cell.link:  # always a fragment of this page: no record's name can become a javascript: address
         shown = f'<a href="#record={quote(cell.link, safe="")}" data-record="{_html(cell.link)}">{shown}</a>'
     shown += f"<sup>{mark}</sup>" if mark is not None else ""
     names = ["number"] * cell.is_number + ["best"] * cell.best + ["instead"] * (cell.text is not None)
@@ -44,7 +44,7 @@ def _html_rows(table: Table, rows: Iterable[Row], name: str) -> str:
 
 
 def to_html(table: Table) -> str:
-    """One `<table>` element: sortable by `data-sort`, footnotes in its foot, nothing in it that can run."""
+    """One `<table>` element: sortable by `data-sort`, with footnotes in its foot, and without anything that can run."""
     span = f'colspan="{len(table.columns)}"'
     head = "".join(
         f'<th scope="col" data-key="{_html(c.key)}" data-direction="{c.direction or ""}" title="{_html(c.help)}"'

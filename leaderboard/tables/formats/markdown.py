@@ -24,7 +24,7 @@ def _markdown_cell(cell: Cell, column: Column, muted: bool, mark: str) -> str:
 
 
 def to_markdown(table: Table) -> str:
-    """GitHub's Markdown: the best bold, rows below the line in italics."""
+    """GitHub's Markdown: best cells in bold, muted rows in italics."""
     marks, blank = table.footnotes(), [""] * (len(table.columns) - 1)
 
     def cells(row: Row) -> list[str]:

@@ -101,7 +101,7 @@ def test_csv_of_unlike_tables_has_one_header() -> None:
     other = Table("B", (Column("psnr", "PSNR"),), (Row({"psnr": Cell(-3.5, low=0.0)}),))
     rows = list(csv.DictReader(io.StringIO(to_csv([TABLE, other]))))
     assert (rows[0]["psnr"], rows[3]["psnr"], rows[3]["psnr:low"], rows[3]["name"]) == ("", "-3.5", "0.0", "")
-    with pytest.raises(ValueError, match="one name"):
+    with pytest.raises(ValueError, match="the same name"):
         to_csv([Table("C", (Column("muted", "M"),), ())])
 
 
