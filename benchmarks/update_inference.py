@@ -1,14 +1,15 @@
-"""What a client sees of the others' updates under model perturbation, on the settings of the suite `quick`.
+"""What a client sees of the others' updates under model perturbation, with the settings of the suite `quick`.
 
     .venv/bin/python benchmarks/update_inference.py --defense mp-dp --seed 0
-    .venv/bin/python benchmarks/update_inference.py --defense mp --rounds 1     # the first round alone
+    .venv/bin/python benchmarks/update_inference.py --defense mp --rounds 1     # only the first round
 
-A client gets the model before and after the step of a round, each under a fresh perturbation. Printed by layer: the
-cosine between the step in canonical form (attacks/_stripping.py, `update_between`) as the client computes it, and the
-true one; from the models as received, and stripped of r by its own labelled records. In the first round also, where
-nothing is clipped or noised, the cosine of the others' mean first-layer gradient, after its own part is taken off.
+A client gets the model before and after the step of a round, each under a fresh perturbation. For each
+layer this prints the cosine between the true step and the step that the client computes in canonical form
+(`update_between` in attacks/building_blocks/stripping.py), from the models as received, and after stripping r with its
+own labelled records. For the first round, if nothing is clipped or noised, it also prints the cosine of the others'
+mean first-layer gradient, after the client's own part is subtracted.
 
-What the step tells about single records is measured by the attack `update-inference`; this is about its direction.
+This is about the direction of the step. The attack `update-inference` measures what it tells about single records.
 """
 
 from __future__ import annotations
@@ -44,11 +45,11 @@ ATTACKER = 1
 
 
 def main() -> None:
-    """Train, then print one line a round and layer."""
+    """Train, then print one line per round and layer."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--defense", default="mp-dp")
     parser.add_argument("--param", nargs="*", default=[], metavar="NAME=VALUE", help="parameters of the defense")
-    parser.add_argument("--rounds", type=int, help="other than the suite's")
+    parser.add_argument("--rounds", type=int, help="number of rounds (default: the suite's)")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -81,7 +82,7 @@ def setting(defense: ModelPerturbation, rounds: int | None, seed: int) -> tuple[
 
 
 def stripper_of(defense: ModelPerturbation, outcome: Outcome, shards: dict[str, LabelledImages]) -> Stripper:
-    """The client's view, and what it makes of it."""
+    """The client's view, and the model that it computes from it."""
     threat = parse_threat("client", len(shards))
     assert threat.parties == (client_name(ATTACKER),)
     return Stripper(
@@ -110,7 +111,7 @@ def truth(outcome: Outcome, index: int) -> tuple[Parameters, Parameters]:
 def report(
     defense: ModelPerturbation, outcome: Outcome, shards: dict[str, LabelledImages], index: int, title: str
 ) -> None:
-    """One line a layer."""
+    """Print one line per layer."""
     stripper = stripper_of(defense, outcome, shards)
     expanded, (before, after) = stripper.expanded, got(stripper, index)
     zero = torch.zeros(outcome.public.classes, dtype=torch.float64)
@@ -161,7 +162,7 @@ def others(
 
 
 def cosine(one: Tensor, other: Tensor) -> float:
-    """Of two tensors as vectors."""
+    """The cosine of two tensors as vectors."""
     return float(torch.nn.functional.cosine_similarity(one.flatten().double(), other.flatten().double(), dim=0))
 
 

@@ -1,4 +1,4 @@
-"""Records, run files and published lists that somebody else wrote, through everything that reads them."""
+"""Records, run files and published lists from strangers, given to everything that reads them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def good(plan: Plan) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder of our own: pages of published records go to `runs` below it."""
+    """A working folder: pages of published records go to `runs` in it."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -143,7 +143,7 @@ def test_one_record_shown(here: Path, good: list[dict[str, Any]], data: st.DataO
 
 
 class Planned(UserError):
-    """`verify` got as far as computing."""
+    """`verify` reached the computation."""
 
 
 class _Engine:
@@ -152,7 +152,7 @@ class _Engine:
 
 
 def planned(path: Path, data: str) -> Any:
-    """`verify` up to the point where it would compute."""
+    """Run `verify` until it would compute."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(verifying, "Engine", _Engine)
         return verify(path, data, "")
@@ -167,7 +167,7 @@ def test_a_changed_record_is_verified_or_refused(
 ) -> None:
     changed = mutated(data.draw, good[data.draw(st.integers(0, len(plan.cells) - 1))])
     path = publish(here / "records", [signed(changed) if sign else changed]) / "0.json"
-    # what is computed again is computed in a temporary folder
+    # verify computes in a temporary folder
     survives("records: verify", lambda: planned(path, place), here, Path(os.environ.get("TMPDIR", "/tmp")))
 
     def judged() -> None:
@@ -216,7 +216,7 @@ def test_a_changed_run_is_opened_and_submitted_or_refused(
     text = one.read_text()
     changed = json.dumps(mutated(data.draw, json.loads(whole))) if what != "record" else whole
     broken = json.dumps(mutated(data.draw, json.loads(text))) if what != "run" else text
-    try:  # nothing is drawn from here on: what is written must be put back
+    try:  # nothing is drawn from here on, so the files are always restored
         file.write_text(changed)
         one.write_text(broken)
         survives("runs: open", lambda: [open_run(folder).records, open_run(folder).rankings()], runs)
@@ -230,7 +230,7 @@ def test_a_changed_run_is_opened_and_submitted_or_refused(
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("runs")
     folder = finished_run(tiny_plan(home))
-    assert submit(folder, home / "control", allow_dirty=True)[1] == 6  # as it is, it can be published
+    assert submit(folder, home / "control", allow_dirty=True)[1] == 6  # unchanged, it can be published
     return home
 
 

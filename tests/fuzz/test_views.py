@@ -1,4 +1,4 @@
-"""Kept trainings that were cut, changed or made up: a view or one sentence."""
+"""Stored trainings that were cut, changed or invented give a view or one sentence."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def training(kept: Path, tmp_path: Path) -> Path:
-    """A copy of it to break."""
+    """A copy that a test may break."""
     shutil.copytree(kept, tmp_path / "run")
     (found,) = (path for path in (tmp_path / "run" / "trainings").iterdir() if path.is_dir())
     return found
