@@ -1,11 +1,11 @@
-"""All comparisons in one table: what, ours, the peer's, their ratio, the target.
+"""All comparisons in one table: name, our value, the peer's value, their ratio, the target.
 
     make bench                          everything, about 20 minutes; two parts need two idle cores
     make bench BENCH=--quick            a few minutes: short forms, and nothing that needs an idle machine
     .venv/bin/python -m benchmarks [--quick] [--install] [NAME ...]
 
-Ratios are taken within one run, in CPU seconds, because machines are shared. Peers live in environments of their own
-under .cache/bench; one that is not there is shown as such, and made with --install (which needs the network).
+Ratios are taken within one run, in CPU seconds, because machines are shared. Peers have separate
+environments under .cache/bench. A missing one is reported; --install creates it and needs the network.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A script with its arguments, and the short form; None: it has none that would mean anything."""
+    """A script with its arguments, and those of its short form; None if a short form would mean nothing."""
 
     script: str
     arguments: tuple[str, ...]
@@ -46,7 +46,7 @@ BENCHMARKS = {
 
 
 def measure(benchmark: Benchmark, arguments: tuple[str, ...], install: bool) -> list[dict[str, Any]]:
-    """The rows that a script prints; one row without figures where its peer is missing or it failed."""
+    """The rows that a script prints; one row without numbers if its peer is missing or it failed."""
     env = {**os.environ, PEERS: "install" if install else "installed", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(ROOT / "benchmarks" / benchmark.script), *arguments]
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
@@ -74,9 +74,9 @@ def shown(row: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    """Print the rows of what was asked for as they come; 1 where a script failed (not where a target was missed)."""
+    """Print the requested rows as they come. Returns 1 if a script failed (a missed target is no failure)."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHMARKS)}; default: all")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"some of {', '.join(BENCHMARKS)}; default: all")
     parser.add_argument("--quick", action="store_true", help="short forms, a few minutes")
     parser.add_argument("--install", action="store_true", help="install peers that are missing, from the network")
     given = parser.parse_args()

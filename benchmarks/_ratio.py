@@ -1,4 +1,4 @@
-"""Side by side in one run: CPU-seconds of ours and of a peer, alternating, best of each, one JSON line a ratio."""
+"""CPU seconds of our code and of a peer in one run: alternating, the best of each, one JSON line per ratio."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from typing import NoReturn, cast
 
 #: the variable that says whether missing peers may be installed: "install" (the default) or "installed"
 PEERS = "LEAKBOARD_PEERS"
-#: exit code of a benchmark whose peer is not there
+#: exit code of a benchmark whose peer is missing
 NOT_INSTALLED = 3
 ENVIRONMENTS = Path(__file__).resolve().parent.parent / ".cache" / "bench"
 
 
 def add_parts(parser: argparse.ArgumentParser, *allowed: str) -> None:
-    """Let a script take names of its parts, any or none; argparse cannot: it holds an empty list against `choices`."""
+    """Let a script take any names of its parts, or none. With `choices`, argparse would refuse an empty list."""
 
     def part(name: str) -> str:
         if name not in allowed:
             raise argparse.ArgumentTypeError(f"'{name}' is no part: allowed are {', '.join(allowed)}")
         return name
 
-    parser.add_argument("parts", nargs="*", type=part, metavar="PART", help=f"of {', '.join(allowed)}")
+    parser.add_argument("parts", nargs="*", type=part, metavar="PART", help=f"some of {', '.join(allowed)}")
 
 
 def cpu_seconds(work: Callable[[], object]) -> float:
@@ -38,7 +38,7 @@ def cpu_seconds(work: Callable[[], object]) -> float:
 
 
 def least(measures: Sequence[Callable[[], Mapping[str, float]]], rounds: int) -> dict[str, float]:
-    """The least of each named figure over alternating rounds of measures that return named seconds."""
+    """The smallest of each named time over alternating rounds of measurements."""
     best: dict[str, float] = {}
     for _ in range(rounds):
         for measure in measures:
@@ -48,16 +48,16 @@ def least(measures: Sequence[Callable[[], Mapping[str, float]]], rounds: int) ->
 
 
 def best_cpu_seconds(works: Mapping[str, Callable[[], object]], rounds: int = 5) -> dict[str, float]:
-    """The least CPU time of each piece of work over alternating rounds; one warm-up before."""
+    """The smallest CPU time of each piece of work over alternating rounds, after one warm-up."""
     for work in works.values():
         work()
     return least([lambda: {name: cpu_seconds(work) for name, work in works.items()}], rounds)
 
 
 def peer_python(name: str, *packages: str) -> Path:
-    """The interpreter of an environment that holds only these packages (with their needs); made when missing.
+    """The interpreter of an environment with only these packages and their dependencies, created if missing.
 
-    Where peers may not be installed, or cannot be, the program ends with `NOT_INSTALLED` and one sentence.
+    If peers may not or cannot be installed, the program ends with `NOT_INSTALLED` and one sentence.
     """
     folder = ENVIRONMENTS / name
     python, installed = folder / "bin" / "python", folder / "installed.txt"
@@ -80,13 +80,13 @@ def _not_installed(name: str) -> NoReturn:
 
 
 def peer_seconds(python: Path, program: str) -> dict[str, float]:
-    """What a program for a peer's interpreter prints: one JSON object of named CPU-seconds."""
+    """The output of a program in a peer's interpreter: one JSON object of named CPU seconds."""
     done = subprocess.run([str(python), "-c", program], check=True, stdout=subprocess.PIPE, text=True)
     return cast("dict[str, float]", json.loads(done.stdout))
 
 
 def line(name: str, ours: float, peer: float, unit: str, target: float | None = None, *, at_most: bool = True) -> str:
-    """One JSON line: the ratio ours / peer against its target (at most, or at least); no target: for information."""
+    """One JSON line: the ratio ours / peer and its target (at most, or at least); without a target for information."""
     ratio = ours / peer
     ok = target is None or (ratio <= target if at_most else ratio >= target)
     row = {"name": name, "ours": ours, "peer": peer, "unit": unit, "ratio": round(ratio, 3), "target": target, "ok": ok}

@@ -1,14 +1,14 @@
-"""Encryption of a ResNet20 gradient (270,896 values, five clients) against the libraries that one would otherwise take.
+"""Encryption of a ResNet20 gradient (270,896 values, five clients), compared with existing libraries.
 
     .venv/bin/python benchmarks/crypto.py [paillier] [functional] [--rounds N]
 
 paillier    Threshold Paillier, 2048 bits, 24-bit values, packed; the whole gradient, packing and table included.
-            Peer: phe 1.5.0 with gmpy2, 2048 bits, one integer a ciphertext, as its interface offers (and no threshold).
-            The line "by ciphertext" leaves out what packing alone brings.
+            Peer: phe 1.5.0 with gmpy2, 2048 bits, one integer per ciphertext, which is its interface (no threshold).
+            The line "by ciphertext" leaves out the gain from packing.
 functional  The scheme of HybridAlpha, 2048-bit group, pads of a label; sums of five within 20,000. Peer: pymife 0.0.14,
-            the same scheme, vectors of size 1, in its default group of 1024 bits. Tables and keys are timed apart.
+            the same scheme, vectors of size 1, in its default group of 1024 bits. Tables and keys are timed separately.
 
-Peers run in environments of their own, made under .cache/bench on the first run.
+Peers run in separate environments, which the first run creates under .cache/bench.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ print(json.dumps({{"peer setup": setup, "peer encrypt": encrypting, "peer decryp
 
 
 def paillier(rounds: int) -> None:
-    """A gradient of packed values against single values."""
+    """A gradient of packed values, compared with single values."""
     python = peer_python("phe", "phe==1.5.0", "gmpy2==2.3.2")
     public, _ = generate(Stream(bytes(32)), KEY_BITS, CLIENTS, THRESHOLD)
     codes = np.random.default_rng(0).integers(0, 2**BITS, VALUES)
@@ -85,8 +85,8 @@ def paillier(rounds: int) -> None:
     name, unit = "threshold Paillier, packed encryption of a ResNet20 gradient", "values / CPU s"
     print(line(name, VALUES / seconds, PEER_VALUES / best["peer"], unit, 300.0, at_most=False))
     ciphertexts = Packing(BITS, CLIENTS, public.plain_bits).plaintexts(VALUES)
-    print(line("the same by ciphertext", ciphertexts / seconds, PEER_VALUES / best["peer"], "ciphertexts / CPU s"))
-    print(line("its table of powers, in the whole of that", best["table"], seconds, "CPU s"))
+    print(line("the same, by ciphertext", ciphertexts / seconds, PEER_VALUES / best["peer"], "ciphertexts / CPU s"))
+    print(line("its table of powers, as a part of that", best["table"], seconds, "CPU s"))
 
 
 def encrypt_gradient(public: PublicKey, codes: Integers) -> dict[str, float]:
@@ -106,7 +106,7 @@ def functional(rounds: int) -> None:
     for part, count, target in (("encrypt", ENCRYPTED, 4.0), ("decrypt", DECRYPTED, 2.0)):
         ours, peer = count / best[part], PEER_VALUES / best[f"peer {part}"]
         print(line(f"{name}, {part}", ours, peer, unit, target, at_most=False))
-    print(line(f"{name}, tables and keys (once a process)", best["setup"], best["peer setup"], "CPU s"))
+    print(line(f"{name}, tables and keys (once per process)", best["setup"], best["peer setup"], "CPU s"))
 
 
 def functional_seconds() -> dict[str, float]:
@@ -143,7 +143,7 @@ PARTS = {"paillier": paillier, "functional": functional}
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_parts(parser, *PARTS)
-    parser.add_argument("--rounds", type=int, default=3, help="how often each is timed; the best counts")
+    parser.add_argument("--rounds", type=int, default=3, help="number of timings; the best counts")
     given = parser.parse_args()
     for part in given.parts or PARTS:
         PARTS[part](given.rounds)

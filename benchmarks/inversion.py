@@ -1,11 +1,12 @@
-"""Inverting Gradients against breaching 0.1.2: iterations per CPU-second and PSNR, one run, one thread.
+"""Inverting Gradients compared with breaching 0.1.2: iterations per CPU second and PSNR, one run, one thread.
 
     .venv/bin/python benchmarks/inversion.py [--data npz:FILE] [--iterations N] [--seeds N] [--timed N] [--rounds N]
 
 Both attack the same gradients of the same untrained ResNet20 (ours, without batch norm, cross-entropy), with labels,
-the same objective, total variation, learning rate and schedule. breaching attacks one image after the other, which is
-all that it can do for independent images; ours one alone, then all together. It runs in an environment of its own, made
-here on first use (.cache/bench/breaching); what it imports but does not need for this attack is replaced by a stand-in.
+the same objective, total variation, learning rate and schedule. breaching attacks one image after the other,
+because it cannot attack independent images together; ours attacks one alone, then all together. breaching runs in a
+separate environment (.cache/bench/breaching), created on first use. Its imports that this attack does not need are
+replaced by stand-ins.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ IMAGES = 16
 
 
 def peer(folder: Path) -> None:
-    """Attack as told by lines on stdin; answer each with the CPU seconds that it took."""
+    """Run the attacks that lines on stdin describe; answer each line with its CPU seconds."""
     answers, sys.stdout = sys.stdout, sys.stderr  # breaching prints
     names = ("models", "transforms", "transforms.functional", "datasets", "datasets.utils", "models.resnet")
     for name in ("lpips", "torchvision", *(f"torchvision.{part}" for part in names)):
@@ -73,7 +74,7 @@ def peer(folder: Path) -> None:
 
 
 def environment() -> str:
-    """The interpreter of breaching's own environment, which is made on first use."""
+    """The interpreter of breaching's environment, which is created on first use."""
     from benchmarks._ratio import peer_python  # not at the top: breaching's own interpreter runs this file too
 
     pins = [line for line in (ROOT / "requirements.txt").read_text().splitlines() if line.startswith("pydantic==")]
@@ -208,7 +209,7 @@ def speed(bench: Bench, timed: int, rounds: int) -> None:
 
 
 def quality(bench: Bench, iterations: int, seeds: int) -> None:
-    """Mean PSNR over all images for every seed."""
+    """Mean PSNR over all images, for every seed."""
     from leakboard.metrics.psnr import psnr
 
     for seed in range(seeds):
@@ -226,7 +227,7 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=300)
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--timed", type=int, default=60, help="iterations of each timed attack")
-    parser.add_argument("--rounds", type=int, default=3, help="how often each is timed; the best counts")
+    parser.add_argument("--rounds", type=int, default=3, help="number of timings; the best counts")
     parser.add_argument("--peer", type=Path)
     given = parser.parse_args()
     torch.set_num_threads(1)

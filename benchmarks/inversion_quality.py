@@ -1,4 +1,4 @@
-"""How well a reconstruction attack does without a defense: tuned on auxiliary victims, measured on members.
+"""The quality of a reconstruction attack without a defense: tuned on auxiliary victims, measured on members.
 
     # tuning: auxiliary victims, seed 1000; every combination of the lists is tried
     .venv/bin/python benchmarks/inversion_quality.py --victims auxiliary --grid tv=0.003,0.01,0.03 learning_rate=0.1,0.3
@@ -6,7 +6,7 @@
     .venv/bin/python benchmarks/inversion_quality.py --images 32 --grid tv=0.01 iterations=1000
 
 Batch 1, labels not known. The model is freshly initialised, or trained by fedsgd with `--rounds N` (5 clients, batches
-of 64). `--data npz:FILE` takes other images than the embedded digits.
+of 64). `--data npz:FILE` replaces the embedded digits.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ sys.path.extend(str(Path(__file__).resolve().parent.parent / folder) for folder 
 import torch
 import yaml
 
+from benchmarks._federation import public_settings
 from leakboard.attacks.base import Inversion, Knowledge, ReconstructionAttack, ReconstructionTask
 from leakboard.core import registry
 from leakboard.datasets.base import Dataset
@@ -32,7 +33,7 @@ from leakboard.datasets.splits import make_splits
 from leakboard.defenses.base import Gradient
 from leakboard.defenses.fedsgd import FedSGD
 from leakboard.federation.rounds import Federation
-from leakboard.federation.settings import Public, Training, client_name
+from leakboard.federation.settings import Training, client_name
 from leakboard.federation.task import task_of
 from leakboard.federation.view import make_view, parse_threat
 from leakboard.metrics.psnr import psnr
@@ -42,7 +43,7 @@ CLIENTS = 5
 
 @dataclass(frozen=True)
 class Given(ReconstructionTask):
-    """These problems, whatever the view says."""
+    """Fixed problems instead of those of the view."""
 
     found: tuple[Inversion, ...] = ()
 
@@ -52,7 +53,7 @@ class Given(ReconstructionTask):
 
 
 def main() -> None:
-    """Print one line a setting."""
+    """Print one line per setting."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--attack", default="inverting-gradients")
     parser.add_argument("--data", default="digits", help="digits, or npz:FILE")
@@ -87,27 +88,14 @@ def settings(grid: list[str]) -> list[dict[str, Any]]:
 
 
 def problems_of(args: argparse.Namespace) -> tuple[Knowledge, Given, torch.Tensor]:
-    """What the attack knows, what it is asked, and the truth. The tuning's seed is another one than the figures'."""
+    """What the attack knows, its question, and the truth. Tuning has another seed than the reported numbers."""
     seed = 1000 if args.victims == "auxiliary" else 0
     name, _, path = args.data.partition(":")
     dataset = cast(Dataset, registry.create("dataset", name, {"path": path} if path else {}))
     pool = load_pool(dataset)
     splits = make_splits(pool, seed=seed, clients=CLIENTS)
-    mean, std = dataset.normalisation(pool.shape[0])
     training = Training(rounds=max(1, args.rounds), batch_size=64, clients=CLIENTS, learning_rate=0.05)
-    public = Public(
-        defense="fedsgd",
-        parameters={},
-        model=args.model,
-        model_parameters=registry.create("model", args.model).parameters(),
-        shape=pool.shape,
-        classes=pool.classes,
-        mean=mean,
-        std=std,
-        training=training,
-        total_rounds=max(1, args.rounds),
-        shard_sizes=tuple(len(shard) for shard in splits.shards),
-    )
+    public = public_settings(dataset, pool, training, [len(shard) for shard in splits.shards], args.model)
     task = task_of(public)
     shards = {client_name(i): pool.take(shard) for i, shard in enumerate(splits.shards)}
     outcome = Federation(FedSGD(), public, shards, None, seed).run()

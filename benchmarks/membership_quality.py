@@ -1,12 +1,12 @@
-"""All membership attacks side by side without a defense: N models, each the target in turn.
+"""All membership attacks without a defense: N models, each the target in turn.
 
     .venv/bin/python benchmarks/membership_quality.py --data npz:FILE --images 2500 --models 16 --epochs 40
 
-N models (fedsgd, 5 clients) learn complementary halves of the images, so every image is in half of them. Each is
-attacked with the others, but for its twin, as references, by a client that was told of half of the images whether the
-target learned them: attack networks of the paper's kind learn from those, the others take their thresholds (and rmia
-its population) from them. All are asked about the same other half. Printed are means over the targets and their
-standard deviation. CPU seconds a target: the references that the attack needs, as if none were there, and its own.
+N models (fedsgd, 5 clients) learn complementary halves of the images, so every image is in half of them. A client
+attacks each model; the others, except its twin, are the references. For half of the images the client knows whether the
+target learned them. Attack networks of the paper's kind learn from that half; the other attacks take their thresholds
+(and rmia its population) from it. The question is about the other half. The table has means over the targets and their
+standard deviation. CPU seconds per target include the references that the attack needs and the attack itself.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ sys.path.extend(str(Path(__file__).resolve().parent.parent / folder) for folder 
 import torch
 from torch import Tensor
 
+from benchmarks._federation import public_settings
 from leakboard.attacks.base import Knowledge, MembershipAnswer, MembershipAttack, MembershipTask
 from leakboard.attacks.membership.building_blocks.shadows import ShadowAttack, ShadowPool, Signals, read_signals
 from leakboard.attacks.membership.building_blocks.turns import Turn, first_models, turns
@@ -40,7 +41,7 @@ from leakboard.core.seeds import derive_seed
 from leakboard.datasets.base import Dataset
 from leakboard.datasets.loading import load_pool
 from leakboard.defenses.fedsgd import FedSGD
-from leakboard.federation.settings import ObservedRounds, Public, Training
+from leakboard.federation.settings import ObservedRounds, Training
 from leakboard.federation.shadow import train_shadow
 from leakboard.federation.view import View
 from leakboard.metrics.accuracy import accuracy
@@ -53,7 +54,7 @@ CLIENTS, BATCH = 5, 32
 
 @dataclass(frozen=True)
 class Models:
-    """N trained models: the view that a client has of each, what each gives on all records, CPU seconds of each."""
+    """N trained models: a client's view of each, its outputs on all records, and its CPU seconds."""
 
     views: list[View]
     pool: ShadowPool
@@ -61,7 +62,7 @@ class Models:
 
 
 def attacks_for(references: int) -> dict[str, tuple[MembershipAttack, bool]]:
-    """By name: the attack, and whether it learns from told records; then it needs no reference."""
+    """By name: the attack, and whether it learns from known records (then it needs no references)."""
     untold: dict[str, MembershipAttack] = {
         "loss-threshold": LossThreshold(),
         "modified-entropy": ModifiedEntropy(),
@@ -83,7 +84,7 @@ def attacks_for(references: int) -> dict[str, tuple[MembershipAttack, bool]]:
 
 
 def train(args: argparse.Namespace) -> Models:
-    """Train all models and read each on all records."""
+    """Train all models and evaluate each on all records."""
     name, _, path = args.data.partition(":")
     place = {"path": path} if path else {}
     dataset = cast(Dataset, registry.create("dataset", name, {"label_noise": args.label_noise, **place}))
@@ -92,21 +93,8 @@ def train(args: argparse.Namespace) -> Models:
     random = torch.Generator().manual_seed(derive_seed(args.seed, "images"))
     records = images.take(usable[torch.randperm(len(usable), generator=random)[: args.images]])
     half = len(records) // 2
-    mean, std = dataset.normalisation(images.shape[0])
     training = Training(epochs=args.epochs, batch_size=BATCH, clients=CLIENTS, learning_rate=args.learning_rate)
-    public = Public(
-        defense="fedsgd",
-        parameters={},
-        model=args.model,
-        model_parameters=registry.create("model", args.model).parameters(),
-        shape=images.shape,
-        classes=images.classes,
-        mean=mean,
-        std=std,
-        training=training,
-        total_rounds=training.total_rounds(half // CLIENTS),
-        shard_sizes=(half // CLIENTS,) * CLIENTS,
-    )
+    public = public_settings(dataset, images, training, (half // CLIENTS,) * CLIENTS, args.model)
     first = [torch.randperm(len(records), generator=random) < half for _ in range(args.models // 2)]
     member = torch.stack([part for learned in first for part in (learned, ~learned)])
     views, signals, seconds = [], [], []
@@ -126,10 +114,10 @@ def train(args: argparse.Namespace) -> Models:
 
 
 def attacked(attack: MembershipAttack, learns: bool, turn: Turn, view: View, seed: int) -> MembershipAnswer:
-    """The answer about the turn's candidates."""
+    """The attack's answer about the candidates of this turn."""
     told = turn.told
     members, others = (told.records.select(kind.nonzero().squeeze(1)) for kind in (told.members, ~told.members))
-    # what the attacking client was told of the members stands in for its own shard, which is a part of all records
+    # the known members stand in for the attacking client's own shard
     view = replace(view, holdings={view.parties[0]: members})
     knowledge = Knowledge(view, FedSGD(), others, seed)
     if isinstance(attack, ShadowAttack) and not learns:
@@ -151,7 +139,7 @@ def spread(values: list[float]) -> str:
 
 
 def main() -> None:
-    """Print a Markdown table, an attack a row."""
+    """Print a Markdown table with one row per attack."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default="digits", help="digits, or npz:FILE")
     parser.add_argument("--images", type=int, default=1400)

@@ -1,9 +1,9 @@
-"""A client's step under mp-dp (V2, float32, batch 64) against plain FedSGD; clipping and noise timed apart.
+"""A client's step under mp-dp (V2, float32, batch 64) compared with FedSGD; clipping and noise timed separately.
 
     .venv/bin/python benchmarks/mp_client.py [MODEL ...]
 
-Three backward passes over one forward against one. If a backward pass cost two forward ones, that would be
-(1 + 3 * 2) / (1 + 2) = 2.33; the line "floor" puts in what it really costs here: (F + 3 b) / (F + b).
+mp-dp needs one forward and three backward passes, FedSGD one of each. If a backward pass cost two forward passes, the
+ratio would be (1 + 3 * 2) / (1 + 2) = 2.33. The line "floor" uses the measured costs: (F + 3 b) / (F + b).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BATCH, CLASSES, NEIGHBOURS = 64, 10, 4
 
 
 def works_of(model: str) -> dict[str, Callable[[], object]]:
-    """The pieces of work that are timed side by side."""
+    """The pieces of work that are timed alternately."""
     public = Public(
         defense="mp-dp",
         parameters={},
@@ -76,7 +76,7 @@ def main(models: list[str]) -> None:
         print(line(f"mp-dp client step, {model}", best["ours"], best["plain"], "CPU s", 3.0))
         print(line(f"floor of that, {model}", best["forward"] + 3 * backward, best["plain"], "CPU s"))
         for part in ("clipping", "noise"):
-            print(line(f"mp-dp {part}, {model} (apart)", best[part], best["plain"], "CPU s"))
+            print(line(f"mp-dp {part}, {model} (separately)", best[part], best["plain"], "CPU s"))
 
 
 if __name__ == "__main__":

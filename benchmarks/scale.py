@@ -1,19 +1,19 @@
-"""Peak memory and CPU time of a federation as clients and rounds grow, and what its transcript takes on disk.
+"""Peak memory, CPU time and transcript size of a federation as the numbers of clients and rounds grow.
 
     .venv/bin/python benchmarks/scale.py [rounds] [clients] [ratios] [units] [--defense D ...] [--short]
 
-rounds   5 clients, 10, 100 and 1,000 rounds, nothing observed. Memory must be flat.
-clients  5, 100 and 1,000 clients, 2 rounds, of which the last is observed (2 probes of one record; the messages of 4
-         witnesses are kept). Memory must be linear, with a client's message as its constant.
-ratios   Both as ratios, one JSON line each: peak after the most rounds against 10; what a client more takes between 5
-         clients and the most, against the size of its message.
-units    What one more of something costs: a party, a value in the server's mean. They are for docs/scaling.md.
+rounds   5 clients, 10, 100 and 1,000 rounds, nothing observed. Memory must not grow.
+clients  5, 100 and 1,000 clients, 2 rounds; the last one is observed (2 probes of one record; the messages of 4
+         witnesses are kept). Memory must grow by one message per client.
+ratios   Both as ratios, one JSON line each: the peak after most rounds against the peak after 10; the memory of one
+         more client against the size of its message.
+units    The cost of one more party, and of one more value in the server's mean (docs/scaling.md).
 
-The data is synthetic: images of 1 x 32 x 32 as in `quick`, 16 records a client (digits would have one at 1,000
-clients), batches of 4. The network is an mlp with one hidden layer of 32 units: 33,130 parameters, about as many as
-`quick`'s convnet. mp-dp runs on the complete graph up to 100 clients and on the random 10-out graph at 1,000. secagg
-has no such graph: at 1,000 clients, 50 take part in a round. Every line is a process of its own; memory is its largest
-resident size less what it had before the federation was made (which holds the data).
+The data is synthetic: images of 1 x 32 x 32 as in `quick`, 16 records per client (digits would have one at
+1,000 clients), batches of 4. The network is an mlp with one hidden layer of 32 units: 33,130 parameters, about as many
+as `quick`'s convnet. mp-dp runs on the complete graph up to 100 clients and on the random 10-out graph at 1,000. secagg
+has no such graph: at 1,000 clients, 50 take part in a round. Every line is a separate process. Memory is its
+largest resident size minus its size before the federation was made (with the data).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ MIB = 1024 * 1024
 
 
 def order_of(defense: str, clients: int, rounds: int, observed: bool) -> dict[str, Any]:
-    """One measurement: the settings that differ from line to line."""
+    """The settings of one measurement."""
     parameters: dict[str, Any] = {}
     participants = None
     if clients > 100 and defense == "mp-dp":
@@ -78,7 +78,7 @@ def _public(order: dict[str, Any]) -> Public:
 
 
 def measure(order: dict[str, Any]) -> dict[str, Any]:
-    """Run one federation in this process and say what it took."""
+    """Run one federation in this process and return its cost."""
     import torch
 
     from leakboard.core import registry
@@ -112,7 +112,7 @@ def measure(order: dict[str, Any]) -> dict[str, Any]:
 
 
 def _resident() -> int:
-    """Bytes resident now; where the system does not tell, the largest so far."""
+    """Resident bytes now; if the system does not tell, the largest so far."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         return pages * resource.getpagesize()
@@ -140,8 +140,8 @@ def _row(order: dict[str, Any]) -> None:
 
 
 def table(parts: list[str], defenses: list[str], most: int) -> None:
-    """One row a measurement, in Markdown."""
-    print("| defense | clients | a round | rounds | peak MiB | CPU ms a client's round | MiB stored | |")
+    """One row per measurement, in Markdown."""
+    print("| defense | clients | per round | rounds | peak MiB | CPU ms per client and round | MiB stored | |")
     print("|---|---|---|---|---|---|---|---|", flush=True)
     for defense in defenses:
         if "rounds" in parts:
@@ -153,17 +153,17 @@ def table(parts: list[str], defenses: list[str], most: int) -> None:
 
 
 def ratios(defenses: list[str], most: int) -> None:
-    """Growth with rounds and with clients, as lines for the common table."""
+    """Growth with rounds and with clients, as lines of the common table."""
     for defense in defenses:
         few, many = (_in_process(order_of(defense, 5, rounds, observed=False)) for rounds in (SIZES[0], most))
         print(line(f"{defense}: memory of {most:,} rounds against 10", many["mib"], few["mib"], "MiB", 1.1), flush=True)
         few, many = (_in_process(order_of(defense, clients, 2, observed=True)) for clients in (5, 100))
         each, message = (many["mib"] - few["mib"]) / 95 * 1024, PARAMETERS * 4 / 1024
-        print(line(f"{defense}: memory of one client more, in gradients", each, message, "KiB"), flush=True)
+        print(line(f"{defense}: memory of one more client, in gradients", each, message, "KiB"), flush=True)
 
 
 def units() -> None:
-    """Unit costs of the federation by itself: no training."""
+    """Unit costs of the federation itself, without training."""
     import torch
 
     from leakboard.defenses.base import mean

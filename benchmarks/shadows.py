@@ -1,16 +1,16 @@
-"""Shadow models and last-layer gradients against the plain ways of making them.
+"""Shadow models and last-layer gradients, compared with the plain ways of computing them.
 
     .venv/bin/python benchmarks/shadows.py [pool] [gradients] [--rounds N] [--bfloat16]
 
 pool       16 shadow convnets on digits with 30 % label noise, through the federation, filled by two processes of one
            thread each. Peer: a plain loop in one process, one thread, float32: the same halves, the same number of
-           steps on batches as large as a round's, torch.optim.SGD, torch's usual layout. Wall time, alternating,
-           medians; it needs two idle cores. The AUC is that of rmia and lira (online) on one target, from either pool.
-gradients  The gradient of every record's loss by the last layer's weight, in closed form. Peer: as the script of Nasr
-           et al. does it, a backward pass for each record over the graph of the batch. A loop that runs each record by
-           itself is given for information. The values must agree to 1e-5.
+           steps with batches of the same size, torch.optim.SGD, torch's usual layout. Wall time, alternating,
+           medians; it needs two idle cores. The AUC is that of rmia and lira (online) on one target, with each pool.
+gradients  The gradient of every record's loss by the last layer's weight, in closed form. Peer: the way of the
+           script by Nasr et al., one backward pass per record over the graph of the batch. A loop over single records
+           is given for information. The values must agree to 1e-5.
 
---bfloat16 trains our shadows in mixed precision: by default where the processor computes in bfloat16.
+--bfloat16 trains our shadows in mixed precision, which is the default if the processor computes in bfloat16.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ sys.path.extend(str(Path(__file__).resolve().parent.parent / folder) for folder 
 import torch
 from torch import Tensor, nn
 
+from benchmarks._federation import public_settings
 from benchmarks._ratio import add_parts, cpu_seconds, line
 from leakboard.attacks.base import Knowledge
 from leakboard.attacks.membership.building_blocks.shadows import (
@@ -66,7 +67,7 @@ RECORDS, TOLERANCE = 200, 0.01
 
 @dataclass(frozen=True)
 class World:
-    """A target, what the attacker knows of it, what is asked, and the truth."""
+    """A target, what the attacker knows about it, the candidates, and the truth."""
 
     knowledge: Knowledge
     candidates: LabelledImages
@@ -74,27 +75,14 @@ class World:
 
 
 def world() -> World:
-    """A federation of five clients on digits with 30 % label noise; a client attacks. Not a seed of the suites."""
+    """A federation of five clients on digits with 30 % label noise; a client attacks. No suite has this seed."""
     dataset = Digits(label_noise=0.3)
     pool = load_pool(dataset)
     splits = make_splits(pool, seed=SEED, clients=CLIENTS)
     shards = {client_name(i): pool.take(shard) for i, shard in enumerate(splits.shards)}
     sizes = tuple(len(shard) for shard in splits.shards)
     training = Training(epochs=EPOCHS, batch_size=32, clients=CLIENTS, learning_rate=0.02)
-    mean, std = dataset.normalisation(pool.shape[0])
-    public = Public(
-        defense="fedsgd",
-        parameters={},
-        model="convnet",
-        model_parameters=registry.create("model", "convnet").parameters(),
-        shape=pool.shape,
-        classes=pool.classes,
-        mean=mean,
-        std=std,
-        training=training,
-        total_rounds=training.total_rounds(max(sizes)),
-        shard_sizes=sizes,
-    )
+    public = public_settings(dataset, pool, training, sizes, "convnet")
     outcome = Federation(FedSGD(), public, shards, None, SEED).run()
     threat = parse_threat("client", CLIENTS)
     view = make_view(outcome.transcript, threat, public, outcome.secrets, shards)
@@ -105,7 +93,7 @@ def world() -> World:
 
 
 def plain_pool(given: World, like: ShadowPool) -> ShadowPool:
-    """The pool as a plain loop makes it: the same halves and number of steps, other weights and batches."""
+    """The pool from a plain loop: the same halves and number of steps, other weights and batches."""
     public = given.knowledge.public
     model = cast(Model, registry.create("model", public.model, public.model_parameters))
     mean, std = (torch.tensor(value).view(-1, 1, 1) for value in (public.mean, public.std))
@@ -135,7 +123,7 @@ def plain_pool(given: World, like: ShadowPool) -> ShadowPool:
 
 
 def compare_pools(rounds: int, precision: Precision) -> None:
-    """Print the ratios of the two ways to 16 shadow models, and of the attacks that use them."""
+    """Print the ratios for 16 shadow models, and for the attacks that use them."""
     given = world()
     walls: dict[str, list[float]] = {"ours": [], "peer": []}
     processor: dict[str, list[float]] = {"ours": [], "peer": []}
@@ -184,7 +172,7 @@ def area(given: World, attack: ShadowAttack, pool: ShadowPool) -> float:
 
 
 def compare_gradients(rounds: int) -> None:
-    """Print the ratios of the ways to per-record gradients of the last layer of a convnet on 3x32x32 images."""
+    """Print the ratios for per-record gradients of the last layer of a convnet on 3x32x32 images."""
     public = Public(
         defense="fedsgd",
         parameters={},
@@ -239,10 +227,10 @@ def compare_gradients(rounds: int) -> None:
 
 
 def main() -> None:
-    """Print one JSON line a ratio."""
+    """Print one JSON line per ratio."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_parts(parser, "pool", "gradients")
-    parser.add_argument("--rounds", type=int, default=3, help="how often each way is timed")
+    parser.add_argument("--rounds", type=int, default=3, help="number of timings of each way")
     native = bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
     parser.add_argument("--bfloat16", action=argparse.BooleanOptionalAction, default=native)
     args = parser.parse_args()

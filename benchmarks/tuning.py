@@ -3,15 +3,15 @@
     .venv/bin/python benchmarks/tuning.py --suite quick
 
 Every row of the suite is trained once at each point of the suite's own grid (`tuning` in its file: clip bounds x
-learning rates, the same for all), at a seed that the suite does not report. Rows without a clip bound have the learning
-rates alone. Accuracy is that of the last model on the training file's non-members and auxiliary records. Where a data
-set has an official test set, no image of it takes part. Digits have none: there the reported test images of another
-seed may be among these records, for every row alike.
+learning rates, the same for all), at a seed that the suite does not report. Rows without a clip bound have only the
+learning rates. Accuracy is that of the last model on the training file's non-members and auxiliary records. Images of
+an official test set are never used. Digits have no such set: there, these records may include test images that another
+seed reports, equally for every row.
 
-The result is printed as YAML, to be written into the suite; the best point of each row is what the row must have
-(`tests/suites/test_tuning.py` compares both). Encrypted systems train on their rehearsal: the same integers without
-ciphertexts. Finished trainings are kept in runs/tuning/<suite>.jsonl, and not repeated; remove the file after a change
-of code that changes what is trained.
+The result is printed as YAML for the suite. Each row of the suite must have its best point
+(`tests/suites/test_tuning.py` compares them). Encrypted systems train on their rehearsal: the same integers without
+ciphertexts. Finished trainings are kept in runs/tuning/<suite>.jsonl and not repeated. Remove the file when a change of
+the code changes the training.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ sys.path.extend(str(Path(__file__).resolve().parent.parent / folder) for folder 
 
 import torch
 
+from benchmarks._federation import public_settings
 from leakboard.core import registry
 from leakboard.core.plugins import Plugin
 from leakboard.core.seeds import digest_of
@@ -39,7 +40,7 @@ from leakboard.datasets.splits import make_splits
 from leakboard.defenses.base import Defense
 from leakboard.federation.models.base import Model
 from leakboard.federation.rounds import Federation
-from leakboard.federation.settings import Public, Training, client_name
+from leakboard.federation.settings import Training, client_name
 from leakboard.federation.task import task_of
 from leakboard.metrics.accuracy import accuracy
 from leakboard.suites.schema import DefenseEntry, Suite, Tuning, load_suite
@@ -57,7 +58,7 @@ class Point:
 
 
 def settings_of(suite: Suite, row: DefenseEntry) -> str:
-    """A digest of all else that decides the training: other settings make another point."""
+    """A digest of all other settings of the training: other settings are another point."""
     own = row.model_dump(mode="json", exclude={"label"})
     own["params"] = {name: value for name, value in row.params.items() if name != "clip"}
     own["training"] = {**suite.training.model_dump(mode="json"), **row.training, "learning_rate": None}
@@ -70,7 +71,7 @@ def has_clip(plugin: Plugin) -> bool:
 
 
 def points(name: str, suite: Suite, tuning: Tuning) -> Iterator[Point]:
-    """All trainings of the grid; a row that is `same_as` another is not trained."""
+    """All trainings of the grid. A row that is `same_as` another is not trained."""
     for row in suite.defenses:
         if row.title in tuning.same_as:
             continue
@@ -81,7 +82,7 @@ def points(name: str, suite: Suite, tuning: Tuning) -> Iterator[Point]:
 
 
 def validation_accuracy(point: Point) -> dict[str, Any]:
-    """Train at one point; the accuracy in percent on records that nobody trained on and nobody reports."""
+    """Train at one point; returns the accuracy in percent on records that are neither trained on nor reported."""
     torch.set_num_threads(1)
     started = time.process_time()
     suite = load_suite(point.suite)
@@ -97,20 +98,7 @@ def validation_accuracy(point: Point) -> dict[str, Any]:
     defense = _defense(row, point)
     model = cast(Model, registry.create("model", (row.model or suite.model).name, (row.model or suite.model).params))
     sizes = [len(shard) for shard in splits.shards]
-    mean, std = dataset.normalisation(pool.shape[0])
-    public = Public(
-        defense=defense.name,
-        parameters=defense.parameters(),
-        model=model.name,
-        model_parameters=model.parameters(),
-        shape=pool.shape,
-        classes=pool.classes,
-        mean=mean,
-        std=std,
-        training=training,
-        total_rounds=training.total_rounds(max(sizes)),
-        shard_sizes=tuple(sizes),
-    )
+    public = public_settings(dataset, pool, training, sizes, model, defense=defense)
     defense.check(public)
     shards = {client_name(index): pool.take(shard) for index, shard in enumerate(splits.shards)}
     outcome = Federation(defense.rehearsal(), public, shards, None, seed).run()
@@ -140,7 +128,7 @@ def _point(line: dict[str, Any]) -> Point:
 
 
 def main() -> None:
-    """Train what is not there yet, then print the block."""
+    """Train the missing points, then print the block."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--suite", required=True, help="a suite with a `tuning` block")
     parser.add_argument("--workers", type=int, default=2, help="processes of one thread each (default 2)")

@@ -1,14 +1,15 @@
-"""What a client sees of the others' updates under model perturbation, on the settings of the suite `quick`.
+"""What a client sees of the others' updates under model perturbation, with the settings of the suite `quick`.
 
     .venv/bin/python benchmarks/update_inference.py --defense mp-dp --seed 0
-    .venv/bin/python benchmarks/update_inference.py --defense mp --rounds 1     # the first round alone
+    .venv/bin/python benchmarks/update_inference.py --defense mp --rounds 1     # only the first round
 
-A client gets the model before and after the step of a round, each under a fresh perturbation. Printed by layer: the
-cosine between the step in canonical form (attacks/_stripping.py, `update_between`) as the client computes it, and the
-true one; from the models as received, and stripped of r by its own labelled records. In the first round also, where
-nothing is clipped or noised, the cosine of the others' mean first-layer gradient, after its own part is taken off.
+A client gets the model before and after the step of a round, each under a fresh perturbation. For each
+layer this prints the cosine between the true step and the step that the client computes in canonical form
+(`update_between` in attacks/building_blocks/stripping.py), from the models as received, and after stripping r with its
+own labelled records. For the first round, if nothing is clipped or noised, it also prints the cosine of the others'
+mean first-layer gradient, after the client's own part is subtracted.
 
-What the step tells about single records is measured by the attack `update-inference`; this is about its direction.
+This is about the direction of the step. The attack `update-inference` measures what it tells about single records.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ sys.path.extend(str(Path(__file__).resolve().parent.parent / folder) for folder 
 import torch
 from torch import Tensor
 
+from benchmarks._federation import public_settings
 from leakboard.attacks.building_blocks.stripping import Received, Stripper, others_gradient, strip, update_between
 from leakboard.core import registry
 from leakboard.core.errors import UserError
@@ -43,11 +45,11 @@ ATTACKER = 1
 
 
 def main() -> None:
-    """Train, then print one line a round and layer."""
+    """Train, then print one line per round and layer."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--defense", default="mp-dp")
     parser.add_argument("--param", nargs="*", default=[], metavar="NAME=VALUE", help="parameters of the defense")
-    parser.add_argument("--rounds", type=int, help="other than the suite's")
+    parser.add_argument("--rounds", type=int, help="number of rounds (default: the suite's)")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -74,25 +76,13 @@ def setting(defense: ModelPerturbation, rounds: int | None, seed: int) -> tuple[
     given = suite.training.model_dump() | ({"rounds": rounds} if rounds else {})
     training = Training.model_validate(given)
     splits = make_splits(pool, seed=seed, clients=training.clients, partition=training.partition, alpha=training.alpha)
-    mean, std = dataset.normalisation(pool.shape[0])
-    public = Public(
-        defense=defense.name,
-        parameters=defense.parameters(),
-        model=suite.model.name,
-        model_parameters=registry.create("model", suite.model.name, suite.model.params).parameters(),
-        shape=pool.shape,
-        classes=pool.classes,
-        mean=mean,
-        std=std,
-        training=training,
-        total_rounds=training.total_rounds(max(map(len, splits.shards))),
-        shard_sizes=tuple(map(len, splits.shards)),
-    )
+    model = registry.create("model", suite.model.name, suite.model.params)
+    public = public_settings(dataset, pool, training, [len(shard) for shard in splits.shards], model, defense=defense)
     return public, {client_name(index): pool.take(shard) for index, shard in enumerate(splits.shards)}
 
 
 def stripper_of(defense: ModelPerturbation, outcome: Outcome, shards: dict[str, LabelledImages]) -> Stripper:
-    """The client's view, and what it makes of it."""
+    """The client's view, and the model that it computes from it."""
     threat = parse_threat("client", len(shards))
     assert threat.parties == (client_name(ATTACKER),)
     return Stripper(
@@ -121,7 +111,7 @@ def truth(outcome: Outcome, index: int) -> tuple[Parameters, Parameters]:
 def report(
     defense: ModelPerturbation, outcome: Outcome, shards: dict[str, LabelledImages], index: int, title: str
 ) -> None:
-    """One line a layer."""
+    """Print one line per layer."""
     stripper = stripper_of(defense, outcome, shards)
     expanded, (before, after) = stripper.expanded, got(stripper, index)
     zero = torch.zeros(outcome.public.classes, dtype=torch.float64)
@@ -172,7 +162,7 @@ def others(
 
 
 def cosine(one: Tensor, other: Tensor) -> float:
-    """Of two tensors as vectors."""
+    """The cosine of two tensors as vectors."""
     return float(torch.nn.functional.cosine_similarity(one.flatten().double(), other.flatten().double(), dim=0))
 
 

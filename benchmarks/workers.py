@@ -1,13 +1,13 @@
-"""The engine itself: two workers against one, and a second run of a finished suite.
+"""The engine: two workers compared with one, and a second run of a finished suite.
 
     .venv/bin/python benchmarks/workers.py [--short]
 
 workers   The whole command on a small suite, wall time: with one worker, then with two. It needs two idle cores; on a
           busy machine the ratio says nothing.
-bare      What the machine itself allows: the attacks of that suite in two plain processes at once against one, without
-          the engine. Two cores that share memory and clock are not twice one.
-overhead  What a cell costs besides its attack: opening the view, handing it over, scoring; CPU seconds.
-second    The same command again, when all is there: CPU seconds, against the 3 seconds that are allowed.
+bare      The limit of the machine: the attacks of that suite in two plain processes at once and in one, without the
+          engine. Two cores that share memory and clock are not twice as fast as one.
+overhead  The CPU seconds of a cell besides its attack: opening the view, passing it on, scoring.
+second    The CPU seconds of the same command again, when all cells are finished. The limit is 3 seconds.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ ALLOWED = 3.0
 
 
 def run(suite: Path, out: Path, workers: int) -> tuple[float, float]:
-    """Wall and CPU seconds of the command; the CPU seconds are those of the command, not of its workers."""
+    """Wall and CPU seconds of the command. CPU seconds do not include its workers."""
     command = [sys.executable, "run_benchmark.py", "run", "--suite", str(suite), "--out", str(out)]
     used, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     subprocess.run([*command, "--workers", str(workers)], cwd=ROOT, check=True, capture_output=True)
@@ -58,7 +58,7 @@ def run(suite: Path, out: Path, workers: int) -> tuple[float, float]:
 
 
 def attack_alone(folder: Path) -> None:
-    """All reconstructions of a finished run in this process, once a line on stdin says go; prints their wall time."""
+    """Run all reconstructions of a finished run in this process after a line on stdin; print their wall time."""
     import torch
 
     from leakboard.attacks.base import ReconstructionAttack, ReconstructionTask
@@ -78,7 +78,7 @@ def attack_alone(folder: Path) -> None:
 
 
 def bare(folder: Path, processes: int) -> float:
-    """Wall seconds until so many plain processes, started together, have each done all attacks of a finished run."""
+    """Wall seconds until `processes` that start together have each run all attacks of a finished run."""
     command = [sys.executable, __file__, "--attack-alone", str(folder)]
     pipe = subprocess.PIPE
     started = [subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) for _ in range(processes)]
@@ -93,7 +93,7 @@ def bare(folder: Path, processes: int) -> float:
 
 
 def overhead(folder: Path) -> float:
-    """The mean CPU seconds that the cells of a finished run need besides their attacks, once all is imported."""
+    """The mean CPU seconds per cell of a finished run besides its attack, after all imports."""
     import torch
 
     from leakboard.leaderboard.cells.answer import load_answer
@@ -115,7 +115,7 @@ def overhead(folder: Path) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--short", action="store_true", help="a tenth of the work: only the second run means anything")
+    parser.add_argument("--short", action="store_true", help="a tenth of the work: only the second run is meaningful")
     parser.add_argument("--attack-alone", type=Path, metavar="RUN", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.attack_alone:

@@ -12,6 +12,7 @@ import importlib
 import importlib.util
 import json
 import os
+import pkgutil
 import re
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from leakboard.core.caches import cache_folder
 from leakboard.core.errors import UserError, unknown_name
+from leakboard.core.extensions import E, Extension, defined_in
 from leakboard.core.seeds import natural_order
 
 if TYPE_CHECKING:
@@ -55,6 +57,8 @@ ENTRY_POINTS = (
     "leakboard.datasets",
     "leakboard.models",
     "leakboard.goals",
+    "leakboard.charts",
+    "leakboard.formats",
 )
 #: what a plugin of somebody's own may be called: it becomes a label, and a part of file names
 NAME = r"[A-Za-z0-9._+@%-]{1,60}"
@@ -186,7 +190,7 @@ def load_file(path: str | Path) -> list[Entry]:
     names = [entry["name"] for entry in entries]
     if odd := [name for name in names if not isinstance(name, str) or not re.fullmatch(NAME, name)]:
         raise UserError(f"{path} defines a plugin called {odd[0]!r:.80}: a name is of letters, digits and ._+@%-.")
-    if not entries:
+    if not entries and not defined_in(module, Extension):
         kinds = ", ".join(kind.capitalize() for kind in FOLDERS)
         raise UserError(f"{path} defines no plugin: a class that sets `name`, derived from one of {kinds}.")
     others = [
@@ -262,6 +266,22 @@ def entries(kind: str) -> dict[str, Entry]:
         found += describe_module(module, source)
     of_kind = {entry["name"]: entry for entry in found if entry["kind"] == kind}
     return {name: of_kind[name] for name in natural_order(of_kind)}
+
+
+def extensions(base: type[E], package: str) -> dict[str, type[E]]:
+    """All extensions of a base, by name: those in the modules of a package, of installed packages, of plugin files."""
+    for file in installed_files():
+        load_file(file)
+    names = [f"{package}.{info.name}" for info in pkgutil.iter_modules(importlib.import_module(package).__path__)]
+    modules = [*map(importlib.import_module, names), *_loaded_files.values()]
+    found: dict[str, type[E]] = {}
+    for one in (one for module in modules for one in defined_in(module, base)):
+        kind, given = base.__name__.lower(), str(one.name)
+        if not re.fullmatch(NAME, given):
+            raise UserError(f"A {kind} is called {given!r:.80}: a name consists of letters, digits and ._+@%-.")
+        if found.setdefault(given, one) is not one:
+            raise UserError(f"Two {kind}s are called '{given}': names must be unique, rename one.")
+    return found
 
 
 def canonical_name(kind: str, name: str) -> str:

@@ -35,7 +35,7 @@ class ThresholdSum(Encrypted):
 
     In a round, clients send Enc(codes). The server multiplies the ciphertexts and sends Enc(sum) to t_bar = K - t + 1
     clients, each of which returns a partial decryption. The server combines them. t is the minimum number of honest
-    clients. Decryptors send no proofs (`threshold.prove` would make them), because all parties follow the protocol. The
+    clients. Decryptors send no proofs, because all parties follow the protocol. The
     first t_bar senders are asked to decrypt; if one of them drops out then, the round is lost.
     """
 

@@ -17,7 +17,6 @@ Nielsen, "A generalization of Paillier's public-key system with applications to 
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,13 +24,11 @@ from fractions import Fraction
 from functools import cached_property
 
 from leakboard.core.randomness import Stream
-from leakboard.defenses.crypto.integers import FixedBase, integer, inverse, power, random_below, random_bits, to_blob
+from leakboard.defenses.crypto.integers import FixedBase, integer, inverse, power, random_below, random_bits
 from leakboard.defenses.crypto.primes import safe_prime
 from leakboard.federation.payload import Value
 
 LEAST_BITS = 128
-CHALLENGE_BYTES = 16
-HIDING_BITS = 128
 
 
 class WrongShares(Exception):
@@ -40,7 +37,7 @@ class WrongShares(Exception):
 
 @dataclass(frozen=True)
 class PublicKey:
-    """The public knowledge: enough to encrypt, add, combine and check, but not to decrypt. All plain `int`."""
+    """The public knowledge: enough to encrypt, add and combine, but not to decrypt. All plain `int`."""
 
     n: int  # the modulus, product of two safe primes
     h: int  # (-y^2)^n mod n^2, the base of the randomness
@@ -169,11 +166,6 @@ def add(public: PublicKey, ciphertexts: Iterable[int]) -> int:
     return int(found)
 
 
-def signed(public: PublicKey, plain: int) -> int:
-    """The number of smallest size that is `plain` modulo n: values above n / 2 represent negative ones."""
-    return plain - public.n if 2 * plain > public.n else plain
-
-
 def partial(public: PublicKey, share: Share, ciphertexts: Sequence[int]) -> list[int]:
     """c^(2 Delta s_i) of each ciphertext."""
     exponent, square = integer(2 * public.delta * share.value), integer(public.square)
@@ -184,7 +176,7 @@ def combine(public: PublicKey, partials: Mapping[int, Sequence[int]]) -> list[in
     """The plaintexts, in [0, n), from partial decryptions by index of the party; the first `threshold` are used.
 
     Raises `WrongShares` if c' is not 1 modulo n. That detects a foreign share, but not a partial decryption that was
-    multiplied by (1 + n)^k, which only shifts the plaintext: `verify` detects those.
+    multiplied by (1 + n)^k, which only shifts the plaintext: only a proof of correct decryption would detect that.
     """
     if len(partials) < public.threshold or not all(1 <= index <= public.parties for index in partials):
         raise ValueError(f"{public.threshold} of {public.parties} parties must decrypt; given: {sorted(partials)}")
@@ -219,105 +211,3 @@ def lagrange(indices: Sequence[int]) -> tuple[list[int], int]:
     rational = [math.prod((Fraction(j, j - i) for j in indices if j != i), start=Fraction(1)) for i in indices]
     denominator = math.lcm(*(value.denominator for value in rational))
     return [int(value * denominator) for value in rational], denominator
-
-
-def prove(
-    public: PublicKey, share: Share, ciphertexts: Sequence[int], partials: Sequence[int], stream: Stream
-) -> dict[str, int]:
-    """One proof that all partial decryptions were made with the share of v_i = v^(Delta s_i).
-
-    The statement, for x = Delta s_i and the public index i: v_i = v^x, and partial_j^2 = c_j^(4x) for all j (`combine`
-    reads only squares of partials). With e_j = 128 bits each of a hash of all of this, C = prod_j c_j^(4 e_j) and
-    P = prod_j partial_j^(2 e_j), it suffices that log_C P = log_v v_i (the small exponents test of Bellare, Garay,
-    Rabin, EUROCRYPT 1998). That is shown as in Damgård and Jurik (PKC 2001), after Shoup (EUROCRYPT 2000):
-    a random r longer by 256 bits than x; challenge = hash(statement, v^r, C^r) of 128 bits; response = r + challenge x
-    over the integers, because only the dealer knows the order.
-
-    All values are in the cyclic group of squares modulo n^2, of order n p' q', whose prime factors are all large. Each
-    hash that a cheating party tries succeeds with probability about 2^-128 plus one over the smallest of these factors,
-    and the response hides x up to a statistical distance of about 2^-128.
-    """
-    statement, coefficients = _coefficients(public, share.index, ciphertexts, partials)
-    square = public.square
-    base = power(product_of_powers(ciphertexts, coefficients, square), 4, square)
-    drawn = random_bits(stream, _response_bits(public) - 1)
-    challenge = _challenge(public, statement, [power(public.v, drawn, square), power(base, drawn, square)])
-    return {"challenge": challenge, "response": int(drawn + challenge * public.delta * share.value)}
-
-
-def verify(
-    public: PublicKey, index: int, ciphertexts: Sequence[int], partials: Sequence[int], proof: Mapping[str, int]
-) -> bool:
-    """Whether the proof of party `index` holds (see `prove`); numbers out of range are not a proof."""
-    challenge, response = proof.get("challenge", -1), proof.get("response", -1)
-    if not (1 <= index <= public.parties and len(ciphertexts) == len(partials)):
-        return False
-    if not (0 <= challenge < 1 << 8 * CHALLENGE_BYTES and 0 <= response < 1 << _response_bits(public)):
-        return False
-    if not _all_units(public, [*ciphertexts, *partials]):
-        return False
-    statement, coefficients = _coefficients(public, index, ciphertexts, partials)
-    square = integer(public.square)
-    base = power(product_of_powers(ciphertexts, coefficients, square), 4, square)
-    image = power(product_of_powers(partials, coefficients, square), 2, square)
-    commitments = [
-        power(left, response, square) * power(right, -challenge, square) % square
-        for left, right in ((public.v, public.verification[index - 1]), (base, image))
-    ]
-    return challenge == _challenge(public, statement, commitments)
-
-
-def _response_bits(public: PublicKey) -> int:
-    """Room for r + challenge x: x = Delta s_i < Delta n^2, and r is longer by the challenge and the hiding bits."""
-    return public.delta.bit_length() + 2 * public.bits + 8 * CHALLENGE_BYTES + HIDING_BITS + 1
-
-
-def _all_units(public: PublicKey, values: Sequence[int]) -> bool:
-    """Whether all are invertible residues modulo n^2: only then are their squares in the group of the proof."""
-    product, n = integer(1), integer(public.n)
-    for value in values:
-        product = product * value % n
-    return all(0 < value < public.square for value in values) and math.gcd(int(product), public.n) == 1
-
-
-def _coefficients(
-    public: PublicKey, index: int, ciphertexts: Sequence[int], partials: Sequence[int]
-) -> tuple[bytes, list[int]]:
-    """The digest of the whole statement, and the e_j drawn from it, so that nobody can choose partials to fit them."""
-    fixed = [public.n, public.v, public.verification[index - 1], index, len(ciphertexts)]
-    blob = to_blob([*fixed, *ciphertexts, *partials], public.width)
-    statement = hashlib.sha256(b"leakboard threshold statement" + blob).digest()
-    size = CHALLENGE_BYTES
-    drawn = hashlib.shake_256(b"leakboard threshold batch" + statement).digest(size * len(ciphertexts))
-    return statement, [int.from_bytes(drawn[k : k + size], "little") for k in range(0, len(drawn), size)]
-
-
-def _challenge(public: PublicKey, statement: bytes, commitments: Iterable[int]) -> int:
-    """128 bits of the hash of statement and commitments; C and P follow from the statement."""
-    blob = b"leakboard threshold challenge" + statement + to_blob(commitments, public.width)
-    return int.from_bytes(hashlib.shake_256(blob).digest(CHALLENGE_BYTES), "little")
-
-
-def product_of_powers(bases: Sequence[int], exponents: Sequence[int], modulus: int) -> int:
-    """prod_j bases[j]^exponents[j] mod modulus, exponents not negative, by buckets (Pippenger 1976).
-
-    It goes digit by digit from the top. Bases with equal digits are multiplied into one bucket, and the buckets B_1,
-    B_2, ... give prod_d B_d^d as the product of all running products from the last bucket down.
-
-    >>> int(product_of_powers([2, 3, 5], [5, 0, 2], 1009))
-    800
-    """
-    window = max(1, len(bases).bit_length() - 3)
-    mask, modulus = (1 << window) - 1, integer(modulus)
-    longest = max((exponent.bit_length() for exponent in exponents), default=0)
-    found = integer(1)
-    for shift in reversed(range(0, longest, window)):
-        buckets = [integer(1)] * (mask + 1)
-        for base, exponent in zip(bases, exponents, strict=True):
-            digit = exponent >> shift & mask
-            buckets[digit] = buckets[digit] * base % modulus if digit else buckets[0]
-        found, running = power(found, 1 << window, modulus), integer(1)
-        for bucket in reversed(buckets[1:]):
-            running = running * bucket % modulus
-            found = found * running % modulus
-    return found

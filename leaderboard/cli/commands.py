@@ -14,7 +14,6 @@ from leakboard.leaderboard.cli.options import (
     Asked,
     CheckOptions,
     CompareOptions,
-    Format,
     ListOptions,
     NewOptions,
     ReportOptions,
@@ -27,7 +26,7 @@ from leakboard.leaderboard.cli.options import (
 )
 from leakboard.leaderboard.cli.parser import program
 from leakboard.leaderboard.planning.estimate import estimate
-from leakboard.leaderboard.tables.formats import to_csv, to_json, to_latex, to_markdown, to_terminal
+from leakboard.leaderboard.tables.formats import Format, find_format, to_terminal
 from leakboard.leaderboard.tables.table import Table
 
 
@@ -87,7 +86,7 @@ def run(asked: RunOptions) -> int:
     report = compute(prepared)
     opened = open_run(prepared.folder)
     for ranking in opened.tables():
-        print(_rendered(ranking, None), end="\n\n")
+        print(_for_terminal(ranking), end="\n\n")
     for line in opened.complaints():
         print(line)
     if report.unwritten:
@@ -111,10 +110,11 @@ def _print_plan(prepared: Prepared) -> None:
 
 def table(asked: TableOptions) -> int:
     """`table`: print the tables of a run."""
+    form = find_format(asked.format) if asked.format else None
     opened = open_run(asked.out)
     tables = opened.tables(all=asked.all, phases=asked.phases, paper=asked.paper, target=asked.target)
-    _print_warning(opened.warning, asked.format)
-    _print_tables(tables, asked.format)
+    _print_warning(opened.warning, form)
+    _print_tables(tables, form)
     if opened.missing:
         count = f"{opened.missing} of {len(opened.jobs)}"
         print(f"{count} cells are not there yet: run the suite to go on.", file=sys.stderr)
@@ -126,27 +126,23 @@ def table(asked: TableOptions) -> int:
 
 
 def _print_warning(text: str, form: Format | None, whose: str = "") -> None:
-    """What is wrong with a whole board, first of all; beside the tables where these are for a program."""
-    mark = "% " if form == "latex" else ""
+    """What is wrong with a whole board, before the tables; on the standard error where a program reads these."""
+    mark = "" if form is None else form.comment
     for line in text.splitlines():
-        print(f"{mark}{whose}{line}", file=sys.stderr if form in ("csv", "json") else sys.stdout)
-    if text and form not in ("csv", "json"):
+        print(f"{mark or ''}{whose}{line}", file=sys.stderr if mark is None else sys.stdout)
+    if text and mark is not None:
         print()
 
 
 def _print_tables(tables: list[Table], form: Format | None) -> None:
-    if form == "csv":
-        print(to_csv(tables), end="")
-    elif form == "json":
-        print(to_json(tables))
-    else:
-        print("\n\n".join(_rendered(one, form) for one in tables))
-
-
-def _rendered(one: Table, form: Format | None) -> str:
     if form is None:
-        return to_terminal(one, terminal_width(), colour=sys.stdout.isatty())
-    return to_markdown(one) if form == "md" else to_latex(one)
+        print("\n\n".join(map(_for_terminal, tables)))
+    else:
+        print(form.render(tables), end="")
+
+
+def _for_terminal(one: Table) -> str:
+    return to_terminal(one, terminal_width(), colour=sys.stdout.isatty())
 
 
 def show(asked: ShowOptions) -> int:
@@ -189,10 +185,11 @@ def compare(asked: CompareOptions) -> int:
     """`compare`: two runs cell by cell, and every setting in which they differ."""
     from leakboard.leaderboard.api.published import compare as compared
 
+    form = find_format(asked.format) if asked.format else None
     one, two = open_run(asked.first), open_run(asked.second)
     for opened, name in ((one, "A"), (two, "B")):
-        _print_warning(opened.warning, asked.format, f"{name}: ")
-    _print_tables(compared(one, two), asked.format)
+        _print_warning(opened.warning, form, f"{name}: ")
+    _print_tables(compared(one, two), form)
     return 0
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-Format = Literal["md", "csv", "json", "latex"]
-
 
 @dataclass(frozen=True)
 class RunOptions:
@@ -53,7 +51,7 @@ class TableOptions:
 
     name: ClassVar[str] = "table"
     out: str
-    format: Format | None = None
+    format: str | None = None
     all: bool = False
     phases: bool = False
     paper: bool = False
@@ -103,7 +101,7 @@ class CompareOptions:
     name: ClassVar[str] = "compare"
     first: str
     second: str
-    format: Format | None = None
+    format: str | None = None
     plugin: tuple[str, ...] = ()
 
 

@@ -1,4 +1,4 @@
-"""Does a plan job by job: a cell that dies, hangs or raises costs one record and nothing else."""
+"""Runs a plan job by job. A cell that dies, hangs or raises costs one record and nothing else."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from leakboard.leaderboard.planning.plan import Plan
 from leakboard.leaderboard.records.provenance import provenance
 from leakboard.leaderboard.records.record import Record, Status
 
-#: of the reason of a failed training so many characters are read
+#: at most this many characters of a failed training's reason are read
 LONGEST_REASON = 20_000
 BROKEN: tuple[Status, ...] = ("failed", "timeout", "crashed")
 
 
 @dataclass
 class Report:
-    """What a run did, by status; `kept` are cells that were there already, `unwritten` those without a record."""
+    """What a run did: cells by status. `kept` cells had a record before, `unwritten` ones could not write theirs."""
 
     counts: dict[str, int] = field(default_factory=dict)
     kept: int = 0
@@ -41,7 +41,7 @@ class Report:
 
 
 def read_record(job: Job) -> Record | None:
-    """The record of a cell, if it is there."""
+    """The record of a cell; None if there is none."""
     try:
         return Record.model_validate_json(job.record_file.read_text())
     except (OSError, ValueError):
@@ -49,7 +49,7 @@ def read_record(job: Job) -> Record | None:
 
 
 class Engine:
-    """Does a plan: trainings first where cells wait for them, as many jobs at once as there are slots."""
+    """Runs a plan: trainings before the cells that need them, and one job per slot at a time."""
 
     def __init__(
         self,
@@ -80,12 +80,12 @@ class Engine:
         return True
 
     def order(self, seconds: Mapping[str, float]) -> None:
-        """Put the longest first, by these estimates; what is not among them keeps the order of the plan."""
+        """Put the longest jobs first, by these estimates. Jobs without an estimate keep the order of the plan."""
         self.waiting = longest_first(self.waiting, seconds)
         self.trainings = longest_first(self.trainings, seconds)
 
     def run(self, look: Callable[[], Mapping[str, float] | None] = lambda: None) -> Report:
-        """Do everything that is not there yet, in the best order as soon as `look` has estimates of the seconds.
+        """Run everything that is missing, in the best order as soon as `look` returns estimates of the seconds.
 
         Ctrl-C ends the running processes and leaves no half-written file.
         """
@@ -112,13 +112,13 @@ class Engine:
             if job is None:
                 return
             if job.cell is not None:
-                job.record_file.unlink(missing_ok=True)  # a failed one, tried again: it must not pass for the new one
+                job.record_file.unlink(missing_ok=True)  # the record of a failed try must not pass for the new one
             self.executor.start(job)
             self.state.note(self.executor.running)
             self.tell(self, "")
 
     def _next(self) -> Job | None:
-        """The next training, else a cell whose training is there; cells of a failed training are settled here."""
+        """The next training, or else a cell whose training is finished. Cells of a failed training are settled here."""
         if self.trainings:
             return self.trainings.pop(0)
         busy = {running.job.training_key for running in self.executor.running if running.job.cell is None}
@@ -158,11 +158,11 @@ class Engine:
             self.tell(self, f"{status:8} {job.title}: {_first_line(job)}")
 
     def _settle(self, job: Job, status: Status, reason: str) -> None:
-        """Write the record of a cell that could not write its own."""
+        """Write the record for a cell that left none."""
         assert job.cell is not None
         try:
             summary = load_summary(job.training_folder) if job.training_folder.is_dir() else None
-        except (OSError, ValueError):  # a damaged training costs its own cells, not the run
+        except (OSError, ValueError):  # a damaged training must not end the run
             summary = None
         record = Record(
             key=job.key,
@@ -190,14 +190,14 @@ class Engine:
 
 
 def _leave_at_once(*_: Any) -> None:
-    """A second Ctrl-C, while the first one's work is being done: all that we started ends with us."""
-    os.write(2, b"\nStopped at once. What was finished is kept: the same command goes on from there.\n")
+    """A second Ctrl-C, while the first one is handled: all processes that we started end with us."""
+    os.write(2, b"\nStopped at once. Finished work is kept: the same command continues from there.\n")
     os._exit(130)
 
 
 def _first_line(job: Job) -> str:
     try:
-        with failure_file(job).open(errors="replace") as file:  # a defense runs where it is written
+        with failure_file(job).open(errors="replace") as file:  # the defense's own process wrote this file
             return file.readline(LONGEST_REASON).rstrip("\n")
     except OSError:
         return "the reason is lost"

@@ -1,4 +1,4 @@
-"""What an engine leaves in a run's folder for those who ask how it goes: who it is and what it runs."""
+"""`engine.json` and the lock in a run's folder: which engine works there, and on what. `status` reads them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from leakboard.core.files import write_text
 from leakboard.core.plugins import Settings
 from leakboard.leaderboard.engine.executors.base import Executor, Running
 
-#: how often a busy lock is tried: who asks for the status holds it for a moment
+#: how often a busy lock is tried, because `status` holds it for a moment
 TRIES = 10
 
 
 class UnderWay(Settings):
-    """A job that was started and has not ended."""
+    """A job that has started and not ended."""
 
     key: str
     title: str
@@ -30,7 +30,7 @@ class UnderWay(Settings):
 
 
 class EngineState(Settings):
-    """`engine.json`: the engine that works, or last worked, in a run's folder."""
+    """`engine.json`: the engine that works in a run's folder, or that did last."""
 
     process: int
     host: str
@@ -41,7 +41,7 @@ class EngineState(Settings):
 
 
 class StateFile:
-    """Keeps `engine.json` up to date. It is a convenience: where it cannot be written, the run goes on."""
+    """Keeps `engine.json` up to date. If it cannot be written, the run continues without it."""
 
     def __init__(self, folder: Path, executor: Executor) -> None:
         self.path = folder / "engine.json"
@@ -54,14 +54,14 @@ class StateFile:
         )
 
     def note(self, running: Sequence[Running]) -> None:
-        """Write what runs now."""
+        """Write which jobs are running."""
         jobs = tuple(UnderWay(key=r.job.key or r.job.training_key, title=r.job.title, since=r.since) for r in running)
         with suppress(OSError):
             write_text(self.path, self.state.model_copy(update={"running": jobs}).model_dump_json())
 
 
 def read_state(folder: Path) -> EngineState | None:
-    """What the last engine left; None where there was none."""
+    """The state that the last engine wrote; None if there is none."""
     try:
         return EngineState.model_validate_json((folder / "engine.json").read_text())
     except (OSError, ValidationError):
@@ -70,7 +70,9 @@ def read_state(folder: Path) -> EngineState | None:
 
 @contextmanager
 def only_engine(folder: Path) -> Iterator[None]:
-    """Refuse to work where another engine does: both would compute the same cells. The lock falls with its process."""
+    """Refuse to work in a folder where another engine works: both would compute the same cells.
+
+    The lock is released when the process ends."""
     with _lock_file(folder).open("a") as file:
         for left in reversed(range(TRIES)):
             try:
@@ -81,7 +83,7 @@ def only_engine(folder: Path) -> Iterator[None]:
                     state = read_state(folder)
                     who = f" (process {state.process} on {state.host})" if state else ""
                     raise UserError(
-                        f"Another run{who} works in {folder}: wait for it, or name another folder with --out."
+                        f"Another run{who} is working in {folder}: wait for it, or choose another folder with --out."
                     ) from None
                 time.sleep(0.1)
             except OSError:  # a file system without locks
@@ -90,7 +92,7 @@ def only_engine(folder: Path) -> Iterator[None]:
 
 
 def is_worked_on(folder: Path) -> bool:
-    """Whether an engine works in this folder now."""
+    """Whether an engine is working in this folder now."""
     try:
         with _lock_file(folder).open() as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""A worker process: one job, one thread, its prints into a log file."""
+"""A worker process: it does one job with one thread and prints into a log file."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from leakboard.leaderboard.cells.run_cell import run_cell
 from leakboard.leaderboard.cells.train import run_training
 from leakboard.leaderboard.planning.jobs import Job
 
-#: exit code of a worker that could not write its files, and the errors that mean so
+#: exit code of a worker that could not write its files, and the errors that mean this
 UNWRITTEN = 74
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO)
 
 
 def log_file(job: Job) -> Path:
-    """Where the prints of a job go."""
+    """The file for the output of a job."""
     name = job.cell.slug if job.cell is not None else f"training-{job.training_key[:12]}"
     return Path(job.run) / "logs" / f"{name}.log"
 
 
 def failure_file(job: Job) -> Path:
-    """Where a failed training says why."""
+    """The file with the reason of a failed training."""
     return Path(job.run) / "trainings" / f"{job.training_key}.failed.txt"
 
 
 def work(text: str, pipes: AttackPipes | None) -> None:
-    """Do the job of this JSON text. A training that raises leaves its traceback in `failure_file`."""
+    """Do the job that this JSON text describes. A training that raises leaves its traceback in `failure_file`."""
     obey_engine()
     try:
         _work(Job.model_validate_json(text), pipes)

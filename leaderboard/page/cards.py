@@ -1,7 +1,7 @@
-"""A card a defense: what it claims in its own words, what every threat found, and what it costs.
+"""One card per defense: its claim in its own words, the result under every threat, and its cost.
 
-The verdicts follow one rule a goal, for all defenses alike, whatever a defense claims; which threats a claim is about,
-its words say.
+The verdicts follow one rule per goal. The rule is the same for all defenses, whatever they claim. The words of a claim
+say which threats it is about.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from leakboard.leaderboard.ranking.goal_ranking import BROKEN, HELD, NOT_ASKED, 
 from leakboard.leaderboard.ranking.leaderboards import Board, place_of, smallest_batches
 from leakboard.leaderboard.ranking.silence import unanswered
 from leakboard.leaderboard.records.record import PRIOR, Record, TrainingSummary
-from leakboard.leaderboard.tables.phase_times import Setting, seconds_a_round, timed_trainings
+from leakboard.leaderboard.tables.phase_times import Setting, seconds_per_round, timed_trainings
 from leakboard.leaderboard.tables.table import Cell, Column, Row
 
 
 class Finding(NamedTuple):
-    """What was found under one threat: the worst attack (with its record), its score in words, the verdict and why."""
+    """The result under one threat: the worst attack (with its record), its score in words, verdict and reason."""
 
     goal: str
     threat: str
@@ -31,20 +31,20 @@ class Finding(NamedTuple):
     score: str
     verdict: str
     why: str = ""
-    #: the observed round that ranks: another may leak more or less
+    #: the observed round of the ranking; other rounds may leak more or less
     moment: str = ""
-    #: the batch size of a reconstruction in words: larger batches have tables of their own
+    #: the batch size of a reconstruction in words; larger batches have separate tables
     size: str = ""
 
     @property
     def style(self) -> str:
-        """The verdict as the name of a class."""
+        """The verdict as a CSS class."""
         return self.verdict.replace(" ", "-")
 
 
 @dataclass(frozen=True)
 class Card:
-    """A defense on a data set: `name` is the plugin's, `label` the suite's; `facts` are accuracy, cost and epsilon."""
+    """A defense on a data set. `name` is the plugin's, `label` the suite's; `facts` are accuracy, cost and epsilon."""
 
     dataset: str
     label: str
@@ -56,9 +56,9 @@ class Card:
 
 
 def cards(boards: Sequence[Board], records: Sequence[Record], claims: Mapping[str, str]) -> list[Card]:
-    """The cards of all defenses, by data set; `claims` are the plugins' own sentences, by name.
+    """The cards of all defenses, by data set. `claims` are the plugins' own sentences, by name.
 
-    Of reconstructions the smallest batch size is shown, and named.
+    For reconstructions the smallest batch size is shown and named.
     """
     found, boards = [], smallest_batches(boards)
     for dataset in dict.fromkeys(board.place.dataset for board in boards):
@@ -66,7 +66,9 @@ def cards(boards: Sequence[Board], records: Sequence[Record], claims: Mapping[st
         mine = [record for record in records if record.cell.training.dataset.label == dataset]
         labels = natural_order({record.cell.training.defense.label for record in mine})
         control = here[0].utility.control
-        for label in sorted(labels, key=lambda name: name != control):  # the control first: all others are read by it
+        for label in sorted(
+            labels, key=lambda name: name != control
+        ):  # the control first, because all others are compared with it
             own = [record for record in mine if record.cell.training.defense.label == label]
             name = registry.canonical_name("defense", own[0].cell.training.defense.name)
             findings = tuple(_finding(board, label, own) for board in here)
@@ -85,7 +87,7 @@ def _finding(board: Board, label: str, own: Sequence[Record]) -> Finding:
     row = next((row for row in board.table.rows if row.cells["defense"].value == label), None)
     if row is None:
         return Finding(goal, place.threat, None, "", *_without_score(asked), size=place.size)
-    if not row.cells[primary].is_number:  # a row that says why there is none
+    if not row.cells[primary].is_number:  # the row says why there is no score
         why = row.cells[board.table.columns[0].key].note
         return Finding(goal, place.threat, None, "", NOT_SHOWN, why, size=place.size)
     column = next(column for column in board.table.columns if column.key == primary)
@@ -102,7 +104,7 @@ def _score(column: Column, cell: Cell, over: str) -> str:
 
 
 def _without_score(asked: Sequence[Record]) -> tuple[str, str]:
-    """The verdict on a threat under which a defense has no score: who was not attacked at all was not asked."""
+    """The verdict where a defense has no score: not asked if there was no attack at all."""
     reasons = [record.reason for record in asked if record.status != "skipped"]
     if reasons:
         return NOT_SHOWN, reasons[0] or "no attack gave a score"
@@ -110,7 +112,7 @@ def _without_score(asked: Sequence[Record]) -> tuple[str, str]:
 
 
 def _verdict(board: Board, row: Row, asked: Sequence[Record]) -> tuple[str, str]:
-    """Whether the defense held, and why that is not known where it is not."""
+    """Whether the defense held; if that is not known, the reason."""
     ranking = ranking_of(board.place.goal)
     if isinstance(ranking, ListedRanking):
         verdict = ranking.listed_verdict(row.cells, valid=board.valid)
@@ -118,7 +120,7 @@ def _verdict(board: Board, row: Row, asked: Sequence[Record]) -> tuple[str, str]
     if not board.valid:
         return (
             NOT_SHOWN,
-            "the control does not break here (or so few targets do not tell), or there is no generalisation gap",
+            "attacks do not break the control here (or too few targets show it), or there is no generalisation gap",
         )
     if _leaks(board, row):
         return BROKEN, ""
@@ -131,8 +133,8 @@ def _verdict(board: Board, row: Row, asked: Sequence[Record]) -> tuple[str, str]
 
 
 def _silence(board: Board, row: Row, asked: Sequence[Record]) -> tuple[str, str] | None:
-    """The verdict where attacks gave no answer: silence is not a win. None where all did."""
-    attacks = [record for record in asked if record.cell.attack.name != PRIOR]  # a guess is no attack
+    """The verdict if attacks gave no answer, which is not a win; None if all answered."""
+    attacks = [record for record in asked if record.cell.attack.name != PRIOR]  # a guess is not an attack
     if not any(record.status == "ok" for record in attacks):
         return _without_score(attacks)
     label = row.cells["defense"].value
@@ -150,7 +152,7 @@ def _leaks(board: Board, row: Row) -> bool:
 
 
 def _utility(board: Board, label: str) -> list[tuple[str, str]]:
-    """Accuracy, beside the control's."""
+    """Accuracy, compared with the control."""
     utility = board.utility
     if label not in utility.accuracy:
         return [("accuracy", "not known: its training did not finish")]
@@ -163,29 +165,29 @@ def _utility(board: Board, label: str) -> list[tuple[str, str]]:
 
 
 def _rounded(value: float) -> str:
-    """Three digits, and whole numbers from 1,000 on: no powers of ten."""
+    """Three digits, whole numbers from 1,000 on, no powers of ten."""
     return f"{value:,.0f}" if value >= 999.5 else f"{value:.3g}"
 
 
 def _cost(label: str, control: str, records: Sequence[Record]) -> list[tuple[str, str]]:
-    """CPU seconds and bytes a round, in each setting in which the defense was trained."""
+    """CPU seconds and bytes per round, for each setting in which the defense was trained."""
     facts: list[tuple[str, str]] = []
     found = {setting: all_ for setting, all_ in timed_trainings(records).items() if label in all_}
     for setting, trainings in found.items():
         where = "" if len(found) == 1 else f" ({_short(setting, found)})"
         total, base = (_total(trainings.get(name, [])) for name in (label, control))
         if total is None:
-            facts.append((f"CPU a round{where}", "not known: its cryptography was neither done nor timed"))
+            facts.append((f"CPU per round{where}", "not known: its cryptography was neither done nor timed"))
         else:
             times = f", {_rounded(total / base)} times {control}'s" if base and label != control else ""
-            facts.append((f"CPU a round{where}", f"{_rounded(total)} s{times}"))
+            facts.append((f"CPU per round{where}", f"{_rounded(total)} s{times}"))
         sent = fmean(sum(one.bytes_by_kind.values()) / max(1, one.client_rounds) for one in trainings[label])
-        facts.append((f"sent a client and round{where}", f"{sent / 1e6:.3g} MB"))
+        facts.append((f"sent per client and round{where}", f"{sent / 1e6:.3g} MB"))
     return facts
 
 
 def _short(setting: Setting, among: Mapping[Setting, object]) -> str:
-    """What tells one setting from the others."""
+    """What distinguishes a setting from the others."""
     models = len({other.model for other in among}) > 1
     return ", ".join(filter(None, [setting.model if models else "", f"K = {setting.clients}"]))
 
@@ -193,12 +195,12 @@ def _short(setting: Setting, among: Mapping[Setting, object]) -> str:
 def _total(trainings: Sequence[TrainingSummary]) -> float | None:
     if not trainings:
         return None
-    found = seconds_a_round(trainings)
+    found = seconds_per_round(trainings)
     return found.get("total (extrapolated)", found.get("total"))
 
 
 def _epsilon(own: Sequence[Record], boards: Sequence[Board], label: str) -> list[tuple[str, str]]:
-    """The nominal epsilon, what it is exactly, and what an audit proves under each threat."""
+    """The nominal epsilon, the exact one, and the one that an audit proves under each threat."""
     claims = claims_of(own)
     facts = []
     nominal, a_round, a_run = number(claims, "epsilon_claimed"), exact_round(claims), exact_run(claims)
@@ -206,19 +208,21 @@ def _epsilon(own: Sequence[Record], boards: Sequence[Board], label: str) -> list
         facts.append(("ε nominal", f"{nominal:g} per {per(claims)}"))
     for name, value in (("ε exact per round", a_round), ("ε exact per run", a_run)):
         if value is not None:
-            facts.append((name, f"{_rounded(value)}, if all noise were Gaussian, on this graph, at this delta"))
+            facts.append((name, f"{_rounded(value)}, for Gaussian noise, this graph and this delta"))
     for board in boards:
         rows = [row for row in board.table.rows if row.cells["defense"].value == label]
         if rows and "audited" in rows[0].cells and rows[0].cells["audited"].is_number:
-            facts.append(("ε audited", f"at least {rows[0].cells['audited'].value:.2f} a round ({board.place.threat})"))
+            facts.append(
+                ("ε audited", f"at least {rows[0].cells['audited'].value:.2f} per round ({board.place.threat})")
+            )
             column = next(column for column in board.table.columns if column.key == "implied")
             if rows[0].cells["implied"].is_number:
                 shown = " ".join((rows[0].cells["implied"].main(column), rows[0].cells["implied"].interval(column)))
-                facts.append(("ε estimated", f"{shown} a round, if its noise were Gaussian ({board.place.threat})"))
+                facts.append(("ε estimated", f"{shown} per round, for Gaussian noise ({board.place.threat})"))
     return facts
 
 
 def _own_words(own: Sequence[Record]) -> str:
-    """Why its epsilon does not hold, where the defense's own code says so."""
+    """The reason why its epsilon does not hold, if the defense's own code gives one."""
     claims = claims_of(own)
     return str(claims.get("reason", "")) if claims.get("dp_holds") is False else ""

@@ -1,7 +1,7 @@
-"""The first page: one folder of static files that opens from disk and asks the network for nothing.
+"""The page: a folder of static files that opens from disk and loads nothing from the network.
 
-Whatever stands in a record or a table counts as hostile: the templates escape all of it, links only ever lead to a
-place on the page, and a content security policy lets nothing run or load but the files beside it.
+The content of records and tables counts as hostile: templates escape all of it, links only lead to places on the same
+page, and a content security policy allows nothing to run or load except the files in the folder.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from leakboard.core.files import write_bytes, write_text
 from leakboard.core.seeds import natural_order
 from leakboard.core.terminal import plain
 from leakboard.leaderboard.page.cards import cards
-from leakboard.leaderboard.page.charts.numbers import charts, remove_other_charts, save_charts
-from leakboard.leaderboard.page.charts.training_numbers import training_charts
+from leakboard.leaderboard.page.charts.collect import charts, remove_other_charts, save_charts
 from leakboard.leaderboard.page.picture_table import Images, remove_other_figures, save_picture_tables
 from leakboard.leaderboard.page.pictures import Strip, remove_other_images, save_strips
 from leakboard.leaderboard.page.roc import Curve, record_curve
@@ -39,7 +38,7 @@ ASSETS = Path(__file__).parent / "assets"
 
 @dataclass(frozen=True)
 class Entry:
-    """A record as the page shows it; `repeats` counts the records that differ from it in the seed alone."""
+    """A record on the page. `repeats` counts the records that differ only in the seed."""
 
     record: Record
     anchor: str
@@ -48,7 +47,7 @@ class Entry:
 
     @property
     def place(self) -> str:
-        """The observed round in words, of a reconstruction with the batch size."""
+        """The observed round in words; for a reconstruction with the batch size."""
         cell, training = self.record.cell, self.record.training
         size = f", batch size {cell.batch_size}" if known_goal(cell.goal).per_batch_size else ""
         if cell.moment is None:
@@ -58,7 +57,7 @@ class Entry:
 
     @property
     def words(self) -> list[str]:
-        """What tells this cell from others, the most telling part first."""
+        """What distinguishes this cell from others, the most important part first."""
         cell, training = self.record.cell, self.record.cell.training
         place = f"batch of the {self.place}" if cell.about == "batch" else self.place
         if cell.pool_share < 1:
@@ -66,7 +65,7 @@ class Entry:
         return [training.defense.label, cell.attack.label, cell.threat, place, training.dataset.label]
 
     def captions(self, part: Strip) -> list[tuple[float | None, bool | None]]:
-        """For each image of a strip its PSNR and whether it was identified, where that is known."""
+        """For each image of a strip, its PSNR and whether it was identified; None if unknown."""
 
         def item(metric: str, index: int) -> float | None:
             values = self.record.scores[metric].per_item if metric in self.record.scores else []
@@ -77,7 +76,7 @@ class Entry:
 
     @property
     def roc(self) -> Curve | None:
-        """The ROC of a membership attack or an audit, ready to be drawn."""
+        """The ROC of a membership attack or an audit as a drawing."""
         return record_curve(self.record)
 
     @property
@@ -90,7 +89,7 @@ class Entry:
 
     @property
     def over(self) -> str:
-        """The targets that the record's scores are over."""
+        """The targets behind the record's scores."""
         return all_targets(self.record)
 
 
@@ -109,19 +108,18 @@ def write_page(
 ) -> Path:
     """Write `index.html` with its assets and images into a folder and return its path.
 
-    `warning` says what is wrong with all of it, and stands first. `boards` are the rankings, from which cards and
-    charts are made as well; `tables` are all the others; `claims` are the sentences in which defenses say what they
-    promise, by the plugin's name.
-    `originals` and `reconstructions` give a record's images (N, C, H, W) in image units, row i of one belonging to
-    row i of the other, or None where there are none. The index is written last, and images of an earlier page are
-    removed after it: whoever opens the folder meanwhile sees the old page or the new one.
+    `warning` is about all records and comes first. `boards` are the rankings, from which cards and charts are made too;
+    `tables` are all other tables; `claims` are the sentences in which defenses say what they promise, by plugin name.
+    `originals` and `reconstructions` return a record's images (N, C, H, W) in image units, or None; row i of one
+    belongs to row i of the other. The index is written last, and images of an earlier page are removed after that. So
+    a reader always sees either the old page or the new one.
     """
     keys = Counter(record.key for record in records)
     if repeated := [key for key, times in keys.items() if times > 1]:
-        raise ValueError(f"Each record must have a key of its own; given more than once: {', '.join(repeated)}.")
+        raise ValueError(f"Records must have different keys; given more than once: {', '.join(repeated)}.")
     entries = [Entry(r, anchor(r.key), _strips(folder, r, originals, reconstructions)) for r in records]
     figures = save_picture_tables(folder, records, originals, reconstructions)
-    drawn = save_charts(folder, [*charts(boards), *training_charts(boards, records)])
+    drawn = save_charts(folder, charts(boards, records))
     known = set(keys)
     for asset in sorted(path for path in ASSETS.iterdir() if path.suffix in (".css", ".js", ".svg")):
         write_bytes(folder / "assets" / asset.name, asset.read_bytes())
@@ -129,7 +127,7 @@ def write_page(
 
     def shown_tables(given: Iterable[Table]) -> list[tuple[Table, Markup]]:
         linked = [_with_live_links(table, known) for table in given]
-        return [(table, Markup(to_html(table))) for table in linked]  # to_html escapes all that it is given
+        return [(table, Markup(to_html(table))) for table in linked]  # to_html escapes all text
 
     text = page.render(
         title=title,
@@ -154,7 +152,7 @@ def write_page(
 
 
 def anchor(key: str) -> str:
-    """The id of a record's place on the page: what a table's link says after the `#`.
+    """The id of a record on the page, which links from tables have after the `#`.
 
     >>> anchor("a b")
     'record=a%20b'
@@ -163,7 +161,7 @@ def anchor(key: str) -> str:
 
 
 def shown(value: Any) -> Any:
-    """What the templates print for a value: numbers to four digits, words for truth values, no control characters.
+    """A value as the templates print it: numbers with four digits, truth values as words, no control characters.
 
     >>> [shown(value) for value in (0.123456, 1234567.8, 1e-9, None, True, [1, "a"])]
     ['0.1235', '1234568', '1e-09', '–', 'yes', '[1, "a"]']
@@ -180,7 +178,7 @@ def shown(value: Any) -> Any:
 
 
 def size(number: int) -> str:
-    """Bytes in the unit that suits them.
+    """A number of bytes in a suitable unit.
 
     >>> size(999), size(12_345_678)
     ('999 B', '12.3 MB')
@@ -206,7 +204,7 @@ def _environment() -> Environment:
 
 
 def _with_live_links(table: Table, keys: set[str]) -> Table:
-    """The table without links to records that the page does not have: a dead link is worse than none."""
+    """The table without links to records that are not on the page."""
     rows = [
         replace(row, cells={k: c if c.link in keys else replace(c, link="") for k, c in row.cells.items()})
         for row in table.rows
@@ -215,7 +213,7 @@ def _with_live_links(table: Table, keys: set[str]) -> Table:
 
 
 def _facets(records: Sequence[Record]) -> list[tuple[str, str, list[str]]]:
-    """What records can be chosen by: the name of an attribute, its title, and all values where there are several."""
+    """The filters for records: attribute, title, and values. A filter needs at least two values."""
     cells = [record.cell for record in records]
     found = (
         ("dataset", "all data", natural_order({cell.training.dataset.label for cell in cells})),
@@ -226,13 +224,13 @@ def _facets(records: Sequence[Record]) -> list[tuple[str, str, list[str]]]:
 
 
 def _strips(folder: Path, record: Record, originals: Images, reconstructions: Images) -> list[Strip]:
-    """A record's images, written; none where nothing was reconstructed: originals alone say nothing of an attack."""
+    """Write a record's images. Without reconstructions there are none: originals alone say nothing about an attack."""
     made = reconstructions(record)
     return [] if made is None else save_strips(folder, originals(record), made)
 
 
 def _gallery(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
-    """Reconstructions by what they were made from: one for each defense, attack, round and batch size, of any seed."""
+    """Reconstructions by data set, model and threat: one seed per defense, attack, round and batch size."""
     alike: dict[tuple[str, ...], list[Entry]] = {}
     for entry in (entry for entry in entries if entry.record.cell.goal == "reconstruction"):
         cell, training = entry.record.cell, entry.record.cell.training

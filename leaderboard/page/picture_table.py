@@ -1,7 +1,7 @@
-"""The paper's picture table: originals beside what each attack made of them, one row per defense, as a figure.
+"""The paper's picture table: originals beside the reconstructions of each attack, one row per defense.
 
-Every cell shows the same targets: the first ones by number, never the ones an attack did best on. What a cell holds is
-settled in `picture_tables`, as arrays; `draw` only puts it on paper.
+Every panel shows the same targets: the first by number, never the best of an attack. `picture_tables` collects the
+content as arrays; `draw` makes the image.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from leakboard.leaderboard.page.pictures import Picture, side_by_side
 from leakboard.leaderboard.records.record import PRIOR, Record
 
 Images = Callable[[Record], Tensor | None]
-TILES = 4  # targets to a cell: four columns of them still fit on a page
+TILES = 4  # targets per panel: four such columns still fit on a page
 ORIGINAL = "original"
-GAP, WHITE = 2, 255  # pixels between two images, and their shade: that of the paper, so that noise has edges too
+GAP, WHITE = 2, 255  # pixels between two images, in the colour of the paper, so that noise has visible edges
 
-# Inches. At 192 pixels an inch a tile has 96 pixels, so that images of 32 are drawn with 3 × 3 pixels a pixel.
+# Inches. At 192 pixels per inch a tile has 96 pixels, so an image of 32 pixels is enlarged exactly three times.
 DPI, CSS_DPI = 192, 96
 TILE, SPACE, MARGIN, GUTTER = 0.5, 0.2, 0.15, 0.05
-NAME, TITLE, LINE_HEIGHT, CAPTION = 1.3, 0.3, 0.15, 0.3  # the name of a defense takes at most this much
+NAME, TITLE, LINE_HEIGHT, CAPTION = 1.3, 0.3, 0.15, 0.3  # NAME is the widest a defense's name may be
 FONT = 8.5  # points
-CHARACTER = 0.075  # of this font, more than most characters need
-INK, SOFT, LINE, PAPER = "#1d2529", "#5a656b", "#dedbd0", "#ffffff"  # the page's own, in its light theme
+CHARACTER = 0.075  # width of a wide character in this font
+INK, SOFT, LINE, PAPER = "#1d2529", "#5a656b", "#dedbd0", "#ffffff"  # the colours of the page's light theme
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One cell: images side by side as bytes (H, W, 3), and what stands beneath them, or in their place."""
+    """One panel: images side by side as bytes (H, W, 3), and the caption below them, or instead of them."""
 
     pixels: NDArray[np.uint8] | None
     caption: str
@@ -48,7 +48,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class PictureTable:
-    """One figure: `rows` are a defense's label and its panels, the original's first, in the order of `columns`."""
+    """One figure. A row is a defense's label and its panels in the order of `columns`, originals first."""
 
     dataset: str
     threat: str
@@ -60,20 +60,20 @@ class PictureTable:
 
     @property
     def title(self) -> str:
-        """What all cells of the figure have in common."""
+        """What all panels of the figure have in common."""
         place = f"{self.moment} round" if self.moment else "whole run"
         return f"{self.dataset} · {self.threat} · {place} · batch size {self.batch_size} · seed {self.seed}"
 
     @property
     def description(self) -> str:
-        """The figure in words, for those who do not see it."""
+        """The figure in words, for readers who cannot see it."""
         attacks, defenses = ", ".join(self.columns[1:]), ", ".join(name for name, _ in self.rows)
         return f"{self.title}: originals beside the reconstructions of {attacks}; one row per defense: {defenses}"
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A picture table and the file of the page that it was drawn into."""
+    """A picture table and its file."""
 
     table: PictureTable
     picture: Picture
@@ -82,9 +82,9 @@ class Figure:
 def picture_tables(
     records: Iterable[Record], originals: Images, reconstructions: Images, tiles: int = TILES
 ) -> list[PictureTable]:
-    """One table for each data set, threat, observed round and batch size, of the first seed, in the records' order.
+    """One table per data set, threat, observed round and batch size, with the first seed, in the records' order.
 
-    `originals` and `reconstructions` give a record's images (N, C, H, W), row i of one belonging to row i of the other.
+    `originals` and `reconstructions` return a record's images (N, C, H, W); row i of one belongs to row i of the other.
     """
     groups: dict[tuple[str, str, str, int], list[Record]] = {}
     for record in records:
@@ -106,7 +106,7 @@ def _table(
             row.setdefault(_attack(record), record)
     attacks = dict.fromkeys(_attack(record) for record in sorted(group, key=lambda r: r.cell.attack.name == PRIOR))
     truths = {name: _first(originals(record) for record in row.values()) for name, row in found.items()}
-    # all defenses are attacked on the same targets: one without any result still shows what it kept safe
+    # all defenses are attacked on the same targets: one without results can still show the originals
     anyone = _first(truths.values())
     rows = []
     for name, row in found.items():
@@ -125,9 +125,9 @@ def _first(found: Iterable[Tensor | None]) -> Tensor | None:
 
 
 def _panel(record: Record | None, reconstructions: Images, tiles: int) -> Panel:
-    """A record's first reconstructions over its mean PSNR of all targets, or why there are none."""
+    """A record's first reconstructions above its mean PSNR over all targets, or the reason why there are none."""
     if record is None:
-        return Panel(None, "not there yet")
+        return Panel(None, "not computed yet")
     if record.status != "ok":
         return Panel(None, ": ".join(filter(None, (record.status, record.reason))))
     score = record.scores.get("psnr")
@@ -148,8 +148,8 @@ def _tiles(images: Tensor | None, number: int) -> NDArray[np.uint8] | None:
 
 
 def draw(table: PictureTable) -> tuple[bytes, float, float]:
-    """The table as a PNG, with its width and height in inches."""
-    from matplotlib import style  # a second of loading that only a page needs
+    """The table as a PNG file, with its width and height in inches."""
+    from matplotlib import style  # loading takes a second, and only pages need it
     from matplotlib.figure import Figure as Paper
 
     wide, high = _panel_size(table)
@@ -159,10 +159,10 @@ def draw(table: PictureTable) -> tuple[bytes, float, float]:
     lefts = [start + index * (wide + SPACE) for index in range(len(headers))]
     first = MARGIN + TITLE + LINE_HEIGHT * max(name.count("\n") + 1 for name in headers) + GUTTER
     width, height = lefts[-1] + wide + MARGIN, first + len(table.rows) * (high + CAPTION) + MARGIN
-    # labels are text, not formulas; whatever else the user's own settings say does not count here
+    # labels are text, not formulas; the user's own settings of matplotlib are ignored
     look = style.context({"font.size": FONT, "text.parse_math": False}, after_reset=True)
     with look, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing")  # a label in a script that the font has not
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # a label in a script that the font lacks
         sheet = _Sheet(Paper(figsize=(width, height), dpi=DPI, facecolor=PAPER), width, height)
         sheet.write(MARGIN, MARGIN, _lines(table.title, width - 2 * MARGIN, 1), color=SOFT)
         for left, name in zip(lefts, headers, strict=True):
@@ -179,7 +179,7 @@ def draw(table: PictureTable) -> tuple[bytes, float, float]:
 
 @dataclass(frozen=True)
 class _Sheet:
-    """Paper on which places are told in inches from the upper left corner."""
+    """A figure with positions in inches from the upper left corner."""
 
     paper: Any
     width: float
@@ -189,7 +189,7 @@ class _Sheet:
         self.paper.text(x / self.width, 1 - y / self.height, text, **{"color": INK, "va": "top", **look})
 
     def put(self, panel: Panel, left: float, top: float, wide: float, high: float) -> None:
-        """A frame with a panel's tiles in it and the caption beneath, or with the caption in it."""
+        """Draw a frame with the panel's tiles in it and the caption below, or with the caption in it."""
         box = (left / self.width, 1 - (top + high) / self.height, wide / self.width, high / self.height)
         axes = self.paper.add_axes(box, anchor="NW", xticks=[], yticks=[])
         axes.spines[:].set_color(LINE)
@@ -202,7 +202,7 @@ class _Sheet:
 
 
 def _panel_size(table: PictureTable) -> tuple[float, float]:
-    """Width and height in inches that all panels get: those of the longest row of tiles, each `TILE` high."""
+    """Width and height of all panels in inches: those of the longest row of tiles, each `TILE` high."""
     sizes = [panel.pixels.shape for _, panels in table.rows for panel in panels if panel.pixels is not None]
     if not sizes:
         return TILES * TILE, TILE
@@ -210,7 +210,7 @@ def _panel_size(table: PictureTable) -> tuple[float, float]:
 
 
 def _lines(text: str, inches: float, most: int) -> str:
-    """Text broken into at most so many lines that fit, cut with an ellipsis.
+    """Text in at most `most` lines of this width, cut with an ellipsis.
 
     >>> _lines("a defense of a long name", 0.75, 2)
     'a defense\\nof a long…'
@@ -236,7 +236,7 @@ def save_picture_tables(
 
 
 def remove_other_figures(folder: Path, kept: Iterable[Figure]) -> None:
-    """Remove from `folder/figures` the picture tables of an earlier page."""
+    """Remove the picture tables of an earlier page from `folder/figures`."""
     names = {figure.picture.file for figure in kept}
     for path in (folder / "figures").glob("pictures-*.png"):
         if f"figures/{path.name}" not in names:
@@ -244,7 +244,7 @@ def remove_other_figures(folder: Path, kept: Iterable[Figure]) -> None:
 
 
 def _file(table: PictureTable, taken: set[str]) -> str:
-    """A file name that no label can break out of, and that no two tables share, on any file system."""
+    """A unique file name on any file system. No label can break out of the folder."""
     size = (f"b{table.batch_size}",) if table.batch_size > 1 else ()
     labels = (table.dataset, table.threat, table.moment or "run", *size)
     parts = [re.sub(r"[^a-z0-9._-]+", "_", label.lower())[:40] for label in labels]

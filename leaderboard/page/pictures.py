@@ -17,16 +17,16 @@ from torch.nn.functional import interpolate
 from leakboard.core.files import write_bytes
 
 GAP = 1  # pixels between two images
-GREY = 128  # of gaps and of pixels that hold no number: seen on a light page and on a dark one
+GREY = 128  # for gaps and non-finite pixels: visible on a light and on a dark page
 RAMP = " .:-=+*#%@"
-_FIRST_GREY, _GREYS = 232, 24  # the ramp of greys among the 256 colours of a terminal
-IN_A_STRIP = 8  # images: as many as can be told apart on a phone
-SHOWN = 72  # CSS pixels that an image of the page is wide, where there is room
+_FIRST_GREY, _GREYS = 232, 24  # the greys among the 256 colours of a terminal
+IN_A_STRIP = 8  # images per strip: as many as a phone can show
+SHOWN = 72  # width of an image on the page in CSS pixels
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A PNG file of the page, with the number of images on it and the size at which it is shown."""
+    """A PNG file of the page, with its number of images and the size at which it is shown."""
 
     file: str
     images: int
@@ -36,7 +36,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Strip:
-    """Originals above reconstructions; `first` is the number of the first image, counted from 0."""
+    """Originals above reconstructions. `first` is the index of the first image."""
 
     first: int
     original: Picture | None
@@ -44,14 +44,14 @@ class Strip:
 
     @property
     def images(self) -> int:
-        """How many images stand side by side."""
+        """The number of images side by side."""
         return max(picture.images for picture in (self.original, self.reconstruction) if picture)
 
 
 def strip(images: Tensor) -> bytes:
     """A PNG of images (N, C, H, W) side by side, one pixel apart; C is 1 (grey) or 3 (RGB).
 
-    Values are in image units: clamped to [0, 1], what is not finite becomes mid-grey.
+    Values are in image units and clamped to [0, 1]. Non-finite values become mid-grey.
 
     >>> Image.open(io.BytesIO(strip(torch.zeros(8, 1, 32, 32)))).size
     (263, 32)
@@ -71,9 +71,9 @@ def side_by_side(images: Tensor, gap: int = GAP, shade: int = GREY) -> Tensor:
 
 
 def ascii_picture(image: Tensor, width: int = 32, *, colour: bool = True) -> str:
-    """An image (C, H, W) as lines of `width` characters, in greys: half blocks with colours, or plain ASCII without.
+    """An image (C, H, W) as lines of `width` characters: grey half blocks, or ASCII without colour.
 
-    A character is about twice as high as it is wide, so each stands for two pixels, one above the other.
+    A character is about twice as high as it is wide, so each shows two pixels, one above the other.
 
     >>> print(ascii_picture(torch.linspace(0, 1, 10).expand(1, 4, 10), width=10, colour=False))
      .:-=+*#%@
@@ -95,14 +95,14 @@ def ascii_picture(image: Tensor, width: int = 32, *, colour: bool = True) -> str
 
 
 def save_strips(folder: Path, originals: Tensor | None, reconstructions: Tensor | None) -> list[Strip]:
-    """Write images (N, C, H, W) into `folder/images`, a few to a strip; row i of one belongs to row i of the other."""
+    """Write images (N, C, H, W) into `folder/images`, a few per strip; row i of one belongs to row i of the other."""
     both = [images for images in (originals, reconstructions) if images is not None]
     starts = range(0, max((len(images) for images in both), default=0), IN_A_STRIP)
     return [Strip(at, _save(folder, originals, at), _save(folder, reconstructions, at)) for at in starts]
 
 
 def remove_other_images(folder: Path, kept: Iterable[Strip]) -> None:
-    """Remove from `folder/images` the strips of an earlier page; files that `save_strips` did not name stay."""
+    """Remove the strips of an earlier page from `folder/images`. Files with other names stay."""
     names = {picture.file for part in kept for picture in (part.original, part.reconstruction) if picture}
     for path in (folder / "images").glob("*.png"):
         if f"images/{path.name}" not in names and re.fullmatch(r"[0-9a-f]{16}\.png", path.name):
@@ -110,7 +110,7 @@ def remove_other_images(folder: Path, kept: Iterable[Strip]) -> None:
 
 
 def _save(folder: Path, images: Tensor | None, start: int) -> Picture | None:
-    """Write one strip under the hash of its content, so that equal ones (the originals) are one file."""
+    """Write one strip, named by the hash of its content, so that equal strips (originals) share a file."""
     if images is None or start >= len(images):
         return None
     part = images[start : start + IN_A_STRIP]
@@ -124,7 +124,7 @@ def _save(folder: Path, images: Tensor | None, start: int) -> Picture | None:
 
 
 def _pixels(images: Tensor) -> Tensor:
-    """Images as bytes (N, C, H, W), or a ValueError that says what is wrong with their shape."""
+    """Images as bytes (N, C, H, W); ValueError if the shape is wrong."""
     if images.ndim != 4 or images.shape[1] not in (1, 3) or 0 in images.shape:
         raise ValueError(f"Images must be (N, 1 or 3, H, W), at least one; given: {tuple(images.shape)}.")
     values = images.detach().to("cpu", torch.float32)

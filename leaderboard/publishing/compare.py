@@ -1,8 +1,8 @@
-"""Two runs cell by cell: scores stand side by side only where the settings are the same, and what differs is named.
+"""Two runs cell by cell: scores are compared only between cells with the same settings, and differences are named.
 
-Settings are all that a cell's record says of how it was made: training, observed rounds, model, data, parameters of
-defense and attack, and which targets were attacked. Other code or versions are named too, but figures stay side by side
-there: to see what a change of the code does is what one compares for.
+The settings are everything that a record says about how its cell was made: training, observed rounds, model, data,
+parameters of defense and attack, and the attacked targets. Different code and versions are named too, but such scores
+are still compared: to see the effect of a code change is the purpose of a comparison.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from leakboard.leaderboard.records.record import CellSpec, Record
 from leakboard.leaderboard.records.scope import all_targets
 from leakboard.leaderboard.tables.table import Cell, Column, Row, Table
 
-#: what a pair of cells is found by, and so never differs: all else in a cell is a setting
+#: two cells are a pair if they agree in these; everything else in a cell is a setting
 AXES: Mapping[str, Callable[[CellSpec], str]] = {
     "data sets": lambda cell: cell.training.dataset.label,
     "defenses": lambda cell: cell.training.defense.label,
@@ -29,7 +29,7 @@ AXES: Mapping[str, Callable[[CellSpec], str]] = {
     "seeds": lambda cell: str(cell.training.seed),
 }
 FOUND_BY = ("seed", "threat", "moment", "probe_batch", "observe.probe_batch")
-#: of a setting's value so much is shown
+#: longer values of a setting are cut to this many characters
 LONGEST = 60
 SAME, OTHER_CODE = "the same settings", "the same settings, other code"
 SETTINGS, CODE, ONE_SIDED = "settings", "code and versions", "only in one of the runs"
@@ -37,7 +37,7 @@ SETTINGS, CODE, ONE_SIDED = "settings", "code and versions", "only in one of the
 
 @dataclass(frozen=True)
 class Pair:
-    """A cell that both runs have, with what differs in how it was made: name -> (A's, B's)."""
+    """A cell that both runs have, with the differences in how it was made: name -> (A's value, B's value)."""
 
     slug: str
     one: Record
@@ -55,14 +55,14 @@ class Pair:
         return _unlike(code_of(self.one), code_of(self.two))
 
     def scores(self) -> dict[str, tuple[float | None, float | None]]:
-        """Every score and the accuracy, of A and of B."""
+        """Every score and the accuracy, for A and for B."""
         names = dict.fromkeys([*self.one.scores, *self.two.scores])
         found = {name: (_value(self.one, name), _value(self.two, name)) for name in names}
         return found | {"accuracy": (_accuracy(self.one), _accuracy(self.two))}
 
 
 def comparison(first: Sequence[Record], second: Sequence[Record]) -> list[Table]:
-    """What differs between two runs; the scores that differ at equal settings; the others, apart."""
+    """The differences between two runs: settings, then scores at equal settings, then the other cells."""
     mine, other = ({record.cell.slug: record for record in records} for records in (first, second))
     pairs = [Pair(slug, mine[slug], other[slug]) for slug in mine if slug in other]
     alike = [pair for pair in pairs if not pair.settings]
@@ -75,7 +75,7 @@ def comparison(first: Sequence[Record], second: Sequence[Record]) -> list[Table]
 
 
 def settings_of(record: Record, *, targets: bool = True) -> dict[str, Any]:
-    """All settings of a cell under readable names: `training.rounds`, `observe.targets`, `attack.iterations`."""
+    """All settings of a cell by readable names: `training.rounds`, `observe.targets`, `attack.iterations`."""
     cell = record.cell.model_dump(mode="json")
     parts = {**cell.pop("training"), **cell}
     found = {name: value for name, value in _flat(parts) if name not in FOUND_BY and not name.endswith(".label")}
@@ -88,7 +88,7 @@ def settings_of(record: Record, *, targets: bool = True) -> dict[str, Any]:
 
 
 def code_of(record: Record) -> dict[str, Any]:
-    """The digests of the modules that a record was made with, and the versions of libraries and the device."""
+    """The digests of the modules that made a record, the versions of libraries, and the device."""
     parts: dict[str, Any] = record.ingredients
     places = {
         "training": _mapping(_mapping(parts.get("training")).get("modules")),
@@ -106,7 +106,7 @@ def _mapping(value: object) -> Mapping[str, Any]:
 
 
 def _flat(value: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted names and values of nested settings: a plugin's name under its kind, its parameters right beneath."""
+    """Dotted names and values of nested settings. A plugin's kind holds its name and, below, its parameters."""
     for name, item in value.items():
         here = path if name in ("parameters", "name") and path else f"{path}.{name}" if path else name
         if isinstance(item, Mapping):
@@ -126,12 +126,12 @@ def _text(value: Any) -> str:
 
 
 def _differences(pairs: Sequence[Pair], first: Sequence[Record], second: Sequence[Record]) -> Table | None:
-    """Every setting, module and axis in which the runs differ; None where there is none."""
+    """Every setting, module and axis in which the runs differ; None if there is none."""
     columns = (
         Column("setting", "setting"),
         Column("a", "A"),
         Column("b", "B"),
-        Column("cells", "cells", digits=0, help="in how many of the common cells"),
+        Column("cells", "cells", digits=0, help="number of common cells with this difference"),
     )
     counts: dict[tuple[str, str, str, str], int] = {}
     for pair in pairs:
@@ -155,14 +155,14 @@ def _differences(pairs: Sequence[Pair], first: Sequence[Record], second: Sequenc
 
 
 def _side_by_side(pairs: Sequence[Pair], common: int, mine: int, other: int) -> Table:
-    """The scores that differ, of cells with the same settings."""
+    """The scores that differ between cells with the same settings."""
     columns = (
         Column("cell", "cell"),
         Column("score", "score"),
         Column("a", "A", digits=4),
         Column("b", "B", digits=4),
         Column("difference", "B − A", digits=4),
-        Column("over", "over", help="the targets that both are over"),
+        Column("over", "over", help="the targets behind both scores"),
     )
     rows = []
     for pair in pairs:
@@ -175,23 +175,23 @@ def _side_by_side(pairs: Sequence[Pair], common: int, mine: int, other: int) -> 
             if a != b:
                 gap = Cell(b - a) if a is not None and b is not None else Cell(None)
                 rows.append(Row({**head, "score": Cell(name), "a": Cell(a), "b": Cell(b), "difference": gap}, section))
-    notes = [f"{common} cells are in both; {mine - common} only in A, {other - common} only in B."]
+    notes = [f"{common} cells are in both runs, {mine - common} only in A, {other - common} only in B."]
     if len(pairs) < common:
-        notes.append(f"{common - len(pairs)} of the common cells have other settings in B: they are shown apart.")
+        notes.append(f"{common - len(pairs)} of the common cells have other settings in B: see the next table.")
     same = "Every score of every common cell is equal." if len(pairs) == common else "All scores are equal here."
-    notes.append("Only what differs is shown." if rows else same)
+    notes.append("Only differences are shown." if rows else same)
     return Table("Comparison of two runs: cells with the same settings", columns, tuple(rows), tuple(notes))
 
 
 def _apart(pairs: Sequence[Pair]) -> Table:
-    """The scores of cells whose settings differ: one row per run, beside what was different."""
+    """The scores of cells whose settings differ: one row per run, with the settings that differ."""
     columns = (
         Column("cell", "cell"),
         Column("run", "run"),
         Column("settings", "where they differ"),
         Column("score", "score"),
         Column("value", "value", digits=4),
-        Column("over", "over", help="the targets that the score is over"),
+        Column("over", "over", help="the targets behind the score"),
     )
     rows = []
     for pair in pairs:
@@ -203,8 +203,8 @@ def _apart(pairs: Sequence[Pair]) -> Table:
                 rows.append(Row({**head, "score": Cell("status"), "value": Cell(record.status, note=record.reason)}))
             scores = {name: values[side] for name, values in pair.scores().items() if values[side] is not None}
             rows += [Row({**head, "score": Cell(name), "value": Cell(value)}) for name, value in scores.items()]
-    notes = ("The settings differ, so that a difference of these scores says nothing of the code or the defense.",)
-    return Table("Cells whose settings differ: shown apart", columns, tuple(rows), notes)
+    notes = ("The settings differ, so a difference of these scores says nothing about the code or the defense.",)
+    return Table("Cells with different settings", columns, tuple(rows), notes)
 
 
 def _value(record: Record, name: str) -> float | None:

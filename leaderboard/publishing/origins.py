@@ -1,8 +1,8 @@
-"""Which code a record was made with: in the commit that it names, or as a text that lies beside it.
+"""Which code made a record: code in the commit that the record names, or a plugin file that is published beside it.
 
-A record's key holds the digest of every first-party module that it reaches. Those of the checkout go by their dotted
-name and must be in the record's commit; plugin files from elsewhere go by their file's name, and their texts are
-published as `plugins/<digest>.py` beside the records. A text is only ever compared here: nothing of it runs.
+A record's key holds the digest of every module of ours that was imported. Modules of the checkout have their dotted
+name and must be in the record's commit. Plugin files from elsewhere have the name of their file; their texts are
+published as `plugins/<digest>.py` beside the records. These texts are only compared here. They never run.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from leakboard.federation.models.module import Module
 from leakboard.leaderboard.records.record import Record
 from leakboard.leaderboard.records.validation import LONGEST_NAME
 
-#: where the texts of plugins lie among published records, and the longest that is one
+#: the folder for the texts of plugins among published records, and the size of the longest text that is accepted
 PLUGINS, MOST_TEXT_BYTES = "plugins", 1_000_000
 _COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 def modules_of(record: Record) -> Iterator[tuple[str, str]]:
-    """Every module in the key of a record, and its digest; a name may come more than once."""
+    """Every module in the key of a record, with its digest. A name may occur more than once."""
     parts: dict[str, Any] = record.ingredients
     for place in (parts.get("metrics"), _modules(parts.get("training")), _modules(parts.get("answer"))):
         if isinstance(place, Mapping):
@@ -41,7 +41,7 @@ def _modules(part: Any) -> Any:
 
 
 def plugins_of(record: Record) -> dict[str, str]:
-    """The plugin files that a record was made with: digest -> name; several files of one name are joined by `+`."""
+    """The plugin files that made a record: digest -> name. Several digests of one name are joined by `+`."""
     found = ((name, digest) for name, digests in modules_of(record) for digest in digests.split("+"))
     return {digest: name for name, digest in found if name.endswith(".py")}
 
@@ -50,13 +50,13 @@ def plugins_of(record: Record) -> dict[str, str]:
 
 
 def uncommitted(record: Record) -> str:
-    """What of a record's code is not in its commit, in words; empty where all of it is."""
+    """Which part of a record's code is not in its commit, in words; empty if all of it is."""
     commit = record.provenance.commit if record.provenance is not None else None
     known = committed(commit) if commit is not None and _COMMIT.fullmatch(commit) else None
     if known is None:
         return f"its commit {str(commit)[:12]} is not in this checkout"
     if record.cell.training.model.name == Module.name:
-        return "its network is from a file that is in no commit: networks to publish belong into federation/models/"
+        return "its network comes from a file that is in no commit: put networks to publish into federation/models/"
     for name, digest in modules_of(record):
         if not name.endswith(".py") and known.get(name) != digest:
             said = "another text there" if name in known else "not there"
@@ -66,7 +66,7 @@ def uncommitted(record: Record) -> str:
 
 @cache
 def committed(commit: str) -> dict[str, str] | None:
-    """Module -> digest of its text, in a commit of this checkout; None where git does not know the commit."""
+    """Module -> digest of its text in a commit of this checkout; None if git does not know the commit."""
     listed = _git(["ls-tree", "-r", "-z", "--name-only", commit, "--", *PACKAGES])
     if listed is None:
         return None
@@ -77,10 +77,10 @@ def committed(commit: str) -> dict[str, str] | None:
     at = 0
     for name in names if content is not None else ():
         assert content is not None
-        line = content.index(b"\n", at)  # <object> blob <size>, then so many bytes and a line's end
+        line = content.index(b"\n", at)  # <object> blob <size>, then the content and the end of a line
         size = int(content[at:line].rsplit(b" ", 1)[1])
         text, at = content[line + 1 : line + 1 + size], line + size + 2
-        found[module_name(ROOT / name).removesuffix(".__init__")] = code_digest(text)
+        found[module_name(registry.ROOT / name).removesuffix(".__init__")] = code_digest(text)
     return found
 
 
@@ -93,13 +93,13 @@ def _git(arguments: list[str], given: bytes = b"") -> bytes | None:
 
 
 def is_older(record: Record) -> bool:
-    """Whether a module of the checkout that the record was made with says something else today."""
+    """Whether a module of the checkout that the record was made with has changed since."""
     return any(not name.endswith(".py") and _today(name) != digest for name, digest in modules_of(record))
 
 
-@cache  # a folder has many records of the same modules
+@cache  # many records of a folder have the same modules
 def _today(module: str) -> str | None:
-    """The digest of a module as it is now; None where it is gone, or never was the name of one."""
+    """The digest of a module as it is now; None if it is gone, or if this never was a module's name."""
     if len(module) > LONGEST_NAME or not all(part.isidentifier() for part in module.split(".")):
         return None
     file = module_file(module)
@@ -110,7 +110,7 @@ def _today(module: str) -> str | None:
 
 
 def texts_of(record: Record, plugin_files: Iterable[str]) -> dict[str, bytes]:
-    """Digest -> text of the plugin files that a record was made with, from this machine's files."""
+    """Digest -> text of the plugin files that a record was made with, read from this machine."""
     wanted = plugins_of(record)
     if not wanted:
         return {}
@@ -118,8 +118,8 @@ def texts_of(record: Record, plugin_files: Iterable[str]) -> dict[str, bytes]:
     for digest, name in wanted.items():
         if digest not in there:
             raise UserError(
-                f"The record {record.cell.slug} cannot be published: the text of its plugin {name} has changed or is "
-                "gone since the run; run it again."
+                f"The record {record.cell.slug} cannot be published: its plugin {name} was changed or removed "
+                "since the run; run it again."
             )
     return {digest: there[digest] for digest in wanted}
 
@@ -127,27 +127,27 @@ def texts_of(record: Record, plugin_files: Iterable[str]) -> dict[str, bytes]:
 def _outside(files: tuple[str, ...]) -> dict[str, bytes]:
     try:
         return outside_texts(files)
-    except (OSError, ValueError):  # gone, or no name of a file
+    except (OSError, ValueError):  # the file is gone, or this is no file name
         return {}
 
 
 def text_file(folder: Path, digest: str) -> Path:
-    """Where the text of a plugin lies beside published records."""
+    """The file with the text of a plugin beside published records."""
     return folder / PLUGINS / f"{digest}.py"
 
 
 def kept_text(folder: Path, digest: str) -> bytes | None:
-    """The published text of this digest; None where there is none, UserError where it is another text."""
+    """The published text with this digest; None if there is none, UserError if the file holds another text."""
     path = text_file(folder, digest)
     if not _DIGEST.fullmatch(digest) or not path.is_file():
         return None
     if path.stat().st_size > MOST_TEXT_BYTES or code_digest(text := path.read_bytes()) != digest:
-        raise UserError(f"{PLUGINS}/{path.name} is not what its name says: its code has another digest.")
+        raise UserError(f"{PLUGINS}/{path.name} does not match its name: its code has another digest.")
     return text
 
 
 def unknown_plugins(folder: Path, record: Record, plugin_files: Iterable[str] = ()) -> dict[str, str]:
-    """The record's plugin files (digest -> name) whose text neither lies beside it nor is given or loaded."""
+    """The record's plugin files (digest -> name) whose text is neither published beside it, given, nor loaded."""
     wanted = plugins_of(record)
     if not wanted:
         return {}
@@ -163,13 +163,13 @@ def _lies(folder: Path, digest: str) -> bool:
 
 
 def refuse_missing_plugins(path: Path, record: Record, plugin_files: Iterable[str]) -> None:
-    """Say which plugin a record needs to be computed again, where it was not given: no text beside a record runs."""
+    """Refuse to compute a record again without its plugins. A text beside a record never runs by itself."""
     given = _outside(tuple(plugin_files))
     for digest, name in plugins_of(record).items():
         kept = kept_text(path.parent, digest)
         if digest not in given:
-            place = f"; its text is {PLUGINS}/{digest}.py beside the record: read it before you run it"
+            place = f"; its text is in {PLUGINS}/{digest}.py beside the record: read it before you run it"
             raise UserError(
-                f"{path.name} needs --plugin FILE: it was made with {name} (digest {digest[:12]}…), which no given "
-                f"file is{place if kept is not None else ''}."
+                f"{path.name} needs --plugin FILE: it was made with {name} (digest {digest[:12]}…), and no given "
+                f"file has that code{place if kept is not None else ''}."
             )

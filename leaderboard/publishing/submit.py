@@ -1,4 +1,4 @@
-"""Records that others can trust: collected from a run, checked for consistency, compared."""
+"""Published records: collected from a run, checked for consistency, and opened again."""
 
 from __future__ import annotations
 
@@ -49,18 +49,18 @@ from leakboard.leaderboard.records.validation import places, sound, unsound
 
 PUBLISHED = ROOT / "leaderboard" / "published"
 PUBLISHED_FILE = "published.json"
-#: an address of the web, or a path that begins at the root or at a home folder
+#: a web address, or a path that begins at the root or at a home folder
 _PATH = re.compile(
     r"(?P<address>\b(?!file:)\w+://[^\s'\"]+)"
     r"|(?:\bfile://|(?<![\w./~]))~?(?:/[^\s/'\":;,()<>]+)*/(?P<last>[^\s/'\":;,()<>]+)/?"
 )
 Badge = Literal["self-reported", "verified", "older code", "needs --plugin FILE"]
-#: what is wrong with a board, in words; shown before anything else of it, until the board is replaced
+#: a warning about a whole board; it is shown before everything else until the board is replaced
 NOTE_FILE, LONGEST_NOTE = "NOTE.md", 4000
 
 
 class PublishedFile(Settings):
-    """`published.json`: what is needed to rank published records again."""
+    """`published.json`: the settings that are needed to rank published records again."""
 
     suite: SuiteName
     description: str = ""
@@ -69,7 +69,7 @@ class PublishedFile(Settings):
 
 
 class Verification(Settings):
-    """`<record>.verified`: that a record was computed again, by which code, and what came out."""
+    """`<record>.verified`: a record was computed again, with this code and these results."""
 
     record_digest: str = Field(description="SHA-256 of the record's file")
     provenance: Provenance
@@ -80,12 +80,12 @@ class Verification(Settings):
 
 
 def submit(folder: Path, to: Path, allow_dirty: bool = False) -> tuple[Path, int]:
-    """Copy a finished run's records and reconstructions to where they are published; returns the folder and how many.
+    """Copy a finished run's records and reconstructions to the published folder; returns that folder and their number.
 
-    No original image goes along: records name dataset indices, and the guesses of `prior`, which are images of the data
-    set or their mean, stay here. Of a sum over clients the images that were scored go along. Tracebacks stay here,
-    since they name paths. The texts of plugins from outside the checkout go along. Records of the same cells that lie
-    there already, of older code, make way for these.
+    Original images are never copied: records name dataset indices, and the guesses of `prior` (images of the data set,
+    or their mean) are left out. For a sum over clients only the scored images are copied. Tracebacks are left out,
+    because they name paths. The texts of plugins from outside the checkout are copied too. Older records of the same
+    cells are removed from the published folder.
     """
     opened = open_run(folder)
     missing = len(opened.jobs) - len(opened.records)
@@ -113,32 +113,32 @@ def submit(folder: Path, to: Path, allow_dirty: bool = False) -> tuple[Path, int
 
 
 def _is_guess(record: Record) -> bool:
-    """Whether its images are no reconstructions but somebody's data: those of `prior` come from the data set itself."""
+    """Whether the images come from the data set itself and are no reconstructions: those of `prior`."""
     return record.cell.attack.name == PRIOR
 
 
 def _pictures(path: Path, truth: Tensor | None) -> bytes:
     try:
         return in_8_bits(path, truth)
-    except (OSError, SafetensorError, ValueError, RuntimeError) as error:  # torch's own are RuntimeErrors
+    except (OSError, SafetensorError, ValueError, RuntimeError) as error:  # torch raises RuntimeError
         raise UserError(f"The reconstructions {path} cannot be read: {error}.") from None
 
 
 def without_paths(record: Record) -> Record:
-    """The record without its traceback, and of every path that a reason or a flag names the last part alone."""
+    """The record without its traceback. Paths in reasons and flags are reduced to their last part."""
     scores = {n: s.model_copy(update={"reason": _bare(s.reason)}) for n, s in record.scores.items()}
     said = {"reason": _bare(record.reason), "flags": [_bare(flag) for flag in record.flags], "scores": scores}
     return record.model_copy(update={"traceback": "", **said})
 
 
 def _bare(text: str) -> str:
-    """Text in which absolute paths are their last part alone; addresses of the web stay."""
-    text = re.sub(re.escape(str(Path.home())) + r"(?![\w.-])", "~", text)  # its last part would be a user's name
+    """The text with absolute paths reduced to their last part. Web addresses stay."""
+    text = re.sub(re.escape(str(Path.home())) + r"(?![\w.-])", "~", text)  # the last part would be the user's name
     return _PATH.sub(lambda found: found["address"] or found["last"] or "", text)
 
 
 def _for_others(record: Record, folder: Path) -> str:
-    """The text of a record as it is published; refused where it still names a folder of this machine."""
+    """The text of a record as it is published; refused if it still names a folder of this machine."""
     shown = record.model_copy(update={"reconstructions": ""}) if _is_guess(record) else record
     text = without_paths(shown).to_json()
     _refuse_places(text, f"The record {record.cell.slug}", folder)
@@ -150,14 +150,14 @@ def _refuse_places(text: str, what: str, folder: Path) -> None:
         if len(place.parts) > 1 and (str(place) in text or json.dumps(str(place))[1:-1] in text):
             raise UserError(
                 f"{what} cannot be published: it names {place}, a folder of this machine; "
-                "a plugin's parameters that say where something lies belong into its `location_fields`."
+                "list parameters that name a location in the plugin's `location_fields`."
             )
 
 
 def make_way(target: Path, fresh: Mapping[str, Record]) -> None:
-    """Remove the records of older code of the cells that were just published, and what lay beside them.
+    """Remove older records of the cells that were just published, with the files beside them.
 
-    The folder's note goes with the last record that it was about.
+    The folder's warning is removed when no older record is left.
     """
     cells = {record.cell.slug for record in fresh.values()}
     kept = {record.reconstructions for record in fresh.values()}
@@ -179,17 +179,17 @@ def make_way(target: Path, fresh: Mapping[str, Record]) -> None:
 def _refuse_problems(record: Record, allow_dirty: bool) -> None:
     found = list(problems(record))
     if not found and not allow_dirty:
-        all_the_same = "(--allow-dirty publishes it all the same)"
+        anyway = "(--allow-dirty publishes it anyway)"
         if record.provenance is not None and record.provenance.dirty is not False:
-            found.append(f"it was made by code that is in no commit {all_the_same}")
+            found.append(f"it was made by code that is in no commit {anyway}")
         elif missing := uncommitted(record):
-            found.append(f"{missing} {all_the_same}")
+            found.append(f"{missing} {anyway}")
     if found:
         raise UserError(f"The record {record.cell.slug} cannot be published: {found[0]}.")
 
 
 def problems(record: Record) -> Iterator[str]:
-    """What is wrong with a record as such: provenance, key, and numbers that do not follow from its own values."""
+    """What is wrong with a record: its provenance, its key, or numbers that do not follow from its own values."""
     if record.provenance is None or not record.provenance.data_digest or not record.provenance.commit:
         yield "its provenance (commit, data) is missing"
     if record.key != key_of(record.ingredients):
@@ -210,7 +210,7 @@ def _stray_ingredients(record: Record) -> Iterator[str]:
     assert isinstance(made, Mapping)
     assert isinstance(answer, Mapping)
     asked = {name: value for name, value in cell.items() if name not in ("training", "decoys")}
-    # fields that were added since are absent from older ingredients: what is there must agree
+    # newer fields are absent from older ingredients: only the stored ones must agree
     if not _agrees(made.get("spec"), training) or not _agrees(answer.get("cell"), asked):
         yield "its ingredients are those of another cell"
     if record.training is not None and record.training.key != key_of(dict(made)):
@@ -241,7 +241,7 @@ def _stray_numbers(record: Record) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Published(RunFolder):
-    """A folder of published records; opens like a run, without the run's own files."""
+    """A folder of published records. It opens like a run, without the run's own files."""
 
     @cached_property
     def _read(self) -> list[tuple[Path, Record]]:
@@ -249,38 +249,38 @@ class Published(RunFolder):
 
     @cached_property
     def records(self) -> tuple[Record, ...]:
-        """All records of the folder, by file name; one sentence where no table could be made of them."""
+        """All records of the folder, by file name. UserError if no table can be made from them."""
         return sound(self._read, self.folder)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """How many records have which badge; those of older code are shown too."""
+        """How many records have which badge."""
         badges = Counter(badge(path, record) for path, record in self._read)
         *always, needing = get_args(Badge)
         said = f"Records: {', '.join(f'{badges[name]} {name}' for name in always)}."
         if not badges[needing]:
             return (said,)
-        text = f"{badges[needing]} records are of plugins whose text is not here: verify needs --plugin FILE for them."
+        text = f"{badges[needing]} records need plugins whose text is not here: verify needs --plugin FILE for them."
         return (said, text)
 
     @property
     def warning(self) -> str:
-        """The folder's note, where it has one."""
+        """The folder's warning, if it has one."""
         return read_note(self.folder)
 
     @property
     def records_folder(self) -> Path:
-        """Records and reconstructions lie side by side."""
+        """Records and reconstructions are in the same folder."""
         return self.folder
 
     @property
     def report_folder(self) -> Path:
-        """The page goes to the runs: nothing is written among published records."""
+        """The page is written below `runs`: nothing is written among published records."""
         return Path("runs") / f"published-{self.file.suite}" / "report"
 
 
 def record_files(folder: Path) -> list[Path]:
-    """The records of a folder of published ones."""
+    """The files of the records in a published folder."""
     return sorted(path for path in folder.glob("*.json") if path.name != PUBLISHED_FILE)
 
 
@@ -297,7 +297,7 @@ def open_any(folder: Path) -> RunFolder:
 
 
 def read_note(folder: Path) -> str:
-    """What is wrong with the published records of a folder, as they say themselves; empty where there is no note."""
+    """The warning of a published folder about its own records; empty if there is none."""
     path = folder / NOTE_FILE
     try:
         text = read_text(path, LONGEST_NOTE) if path.is_file() else ""
@@ -307,9 +307,9 @@ def read_note(folder: Path) -> str:
 
 
 def badge(path: Path, record: Record) -> Badge:
-    """What a published record may be called: computed again by us, by its sender alone, or by code that changed.
+    """How far a published record can be trusted: verified by us, reported by its sender alone, or made by older code.
 
-    Of a plugin whose text neither lies beside the record nor is loaded, nobody can tell whether it changed.
+    If a plugin's text is neither published beside the record nor loaded, nobody can tell whether it has changed.
     """
     if is_older(record):
         return "older code"
@@ -331,7 +331,7 @@ def _digest(path: Path) -> str:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A record beside the one that was computed again."""
+    """A published record and the same record computed again."""
 
     published: Record
     again: Record
@@ -344,7 +344,7 @@ class Verdict:
         return found
 
     def differences(self) -> list[str]:
-        """What is farther off than the tolerance, in words."""
+        """The differences that exceed the tolerance, in words."""
         found = []
         if self.published.status != self.again.status:
             found.append(f"status {self.published.status}, computed again: {self.again.status} {self.again.reason}")
@@ -370,7 +370,7 @@ def _accuracy(record: Record) -> float | None:
 
 
 def mark_verified(path: Path, verdict: Verdict) -> Path:
-    """Note beside a published record that it was computed again."""
+    """Write beside a published record that it was computed again."""
     assert verdict.again.provenance is not None
     note = Verification(record_digest=_digest(path), provenance=verdict.again.provenance, compared=verdict.rows())
     target = path.with_suffix(".verified")

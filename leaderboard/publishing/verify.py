@@ -22,9 +22,9 @@ from leakboard.suites.schema import Suite
 
 
 def verify(path: Path, data: str, lpips_weights: str, plugins: Sequence[str] = (), workers: int = 1) -> Verdict:
-    """Compute a record's cell again, in a folder that is thrown away, and put both side by side.
+    """Compute a record's cell again, in a temporary folder, and return both records.
 
-    `plugins` are files that the user chose to run; a text that lies beside a record is never run by itself.
+    `plugins` are files that the user chose to run. A text beside a record never runs by itself.
     """
     record = read_record_file(path)
     found = list(problems(record))
@@ -38,10 +38,14 @@ def verify(path: Path, data: str, lpips_weights: str, plugins: Sequence[str] = (
         plan = make_plan(_suite_of(record, data), options)
         wanted = [job for job in plan.cells if job.cell == record.cell]
         if not wanted:
-            raise UserError(f"{path.name}: this code makes another cell of its settings; it cannot be verified.")
+            raise UserError(
+                f"{path.name}: this code makes a different cell from its settings, so it cannot be verified."
+            )
         stated = record.provenance.data_digest if record.provenance else ""
         if wanted[0].data_digest != stated:
-            raise UserError(f"{path.name} was made on other data: its digest is {stated[:12]}…, here it is another.")
+            raise UserError(
+                f"{path.name} was made on other data: its digest is {stated[:12]}…, the data here has another."
+            )
         only = replace(plan, cells=tuple(wanted), trainings=_trainings(plan, wanted[0].training_key))
         Engine(only, LocalExecutor(workers, plan.suite.memory_limit), lambda engine, line: None).run()
         return Verdict(record, read_record_file(wanted[0].record_file))

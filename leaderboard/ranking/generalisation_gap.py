@@ -33,17 +33,13 @@ class Gap:
 
 
 def gap_of(records: Sequence[Record], control: str) -> Gap | None:
-    """The control's gap, pooled over its trainings, each counted once; None where its train accuracy is not known.
-
-    Records of older code do not say how many members there are; there the evaluated members stand for all, which are
-    fewer, so that the interval is a little too wide.
-    """
+    """The control's gap, pooled over its trainings, each counted once; None where its train accuracy is not known."""
     found: dict[str, tuple[float, int, float, int]] = {}
     for record in records:
         summary = record.training
         if record.cell.training.defense.label != control or summary is None:
             continue
-        members = summary.train_records or sum(record.members)
+        members = summary.train_records
         if summary.accuracy is not None and summary.train_accuracy is not None and members:
             found[summary.key] = (summary.train_accuracy, members, summary.accuracy, summary.test_records)
     if not found:

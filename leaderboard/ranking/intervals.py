@@ -1,4 +1,4 @@
-"""How sure a number is: intervals for rates, means and AUCs, and ranks with ties. Pure and deterministic."""
+"""How sure a number is: intervals for rates and means. Pure and deterministic."""
 
 from __future__ import annotations
 
@@ -127,19 +127,6 @@ def effective_trials(shares: npt.ArrayLike, size: int, confidence: float = 0.95)
     return float(min(max(rate * (1 - rate) / variance * few, batches), images))
 
 
-def binomial_band(n: int, p: float = 0.5, *, false_alarm: float) -> Interval:
-    """The shares k/n that Binomial(n, p) gives, but for at most `false_alarm`/2 on each side.
-
-    The acceptance interval of a test: a fair coin falls outside with probability ≤ `false_alarm`.
-
-    >>> binomial_band(100, false_alarm=0.05)
-    Interval(low=0.4, high=0.6)
-    """
-    if n < 1 or not 0 <= p <= 1 or not 0 < false_alarm < 1:
-        raise ValueError(f"A band needs n ≥ 1, p in [0, 1], a false alarm in (0, 1); given: {n}, {p}, {false_alarm}.")
-    return Interval(*(float(end(false_alarm / 2, n, p)) / n for end in (stats.binom.ppf, stats.binom.isf)))
-
-
 def bootstrap_mean(
     values: npt.ArrayLike, strata: Strata, *, seed: int, draws: int = 2000, confidence: float = 0.95
 ) -> Interval:
@@ -168,44 +155,6 @@ def bootstrap_mean(
     low, high = np.quantile(np.array(means) / array.size, [tail, 1 - tail])
     mean = array.mean()  # rounding can leave the mean of equal values a hair outside
     return Interval(float(min(low, mean)), float(max(high, mean)))
-
-
-def paired_difference(
-    a: npt.ArrayLike, b: npt.ArrayLike, strata: Strata, *, seed: int, draws: int = 2000, confidence: float = 0.95
-) -> Interval:
-    """The interval of mean(a − b) for values of the same targets in the same order, by `bootstrap_mean`.
-
-    >>> paired_difference([1, 2, 3], [0, 1, 2], [0, 0, 0], seed=0)
-    Interval(low=1.0, high=1.0)
-    """
-    left, right = _floats(a), _floats(b)
-    if left.size != right.size:
-        raise ValueError(f"Paired values must be of the same targets; given: {left.size} and {right.size}.")
-    return bootstrap_mean(left - right, strata, seed=seed, draws=draws, confidence=confidence)
-
-
-def auc_interval(scores: npt.ArrayLike, members: Sequence[bool], *, confidence: float = 0.95) -> Interval:
-    """DeLong's interval of the AUC: A ± z·√(var(V₁₀)/m + var(V₀₁)/n), clipped to [0, 1].
-
-    V₁₀ᵢ is the share of non-members that score below member i, V₀₁ⱼ the share of members above non-member j, ties half;
-    both from midranks. DeLong, DeLong and Clarke-Pearson, Biometrics 44 (1988); Sun and Xu, IEEE SPL 21 (2014).
-    A perfect separation has variance 0 but is not certain: there it is the exact interval of min(m, n) disjoint pairs,
-    each ordered rightly with probability AUC. With one member or one non-member nothing is known: [0, 1].
-
-    >>> "{:.4f} {:.4f}".format(*auc_interval([0.9, 0.8, 0.4, 0.6, 0.3, 0.1], [True, True, True, False, False, False]))
-    '0.5809 1.0000'
-    """
-    array, tail, inside = _floats(scores), _tail(confidence), np.asarray(members, dtype=bool)
-    if inside.shape != array.shape or inside.all() or not inside.any():
-        raise ValueError("An AUC needs a truth for each score, with at least one member and one non-member.")
-    ranks, m, n = stats.rankdata(array), int(inside.sum()), int((~inside).sum())
-    above = (ranks[inside] - stats.rankdata(array[inside])) / n
-    below = 1 - (ranks[~inside] - stats.rankdata(array[~inside])) / m
-    area, pairs = float(above.mean()), min(m, n)
-    if pairs == 1 or area in (0.0, 1.0):
-        return clopper_pearson(round(area) * pairs, pairs, confidence) if pairs > 1 else Interval(0.0, 1.0)
-    half = float(stats.norm.isf(tail) * np.sqrt(above.var(ddof=1) / m + below.var(ddof=1) / n))
-    return Interval(max(area - half, 0.0), min(area + half, 1.0))
 
 
 def split_halves(n: int, seed: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

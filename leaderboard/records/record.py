@@ -1,8 +1,8 @@
-"""The record: the scored outcome of one cell, as JSON, validated, versioned.
+"""The record: the scored outcome of one cell as JSON, validated and versioned.
 
 Stability: a field never changes its meaning; new fields are optional; a metric whose definition
-changes gets a new version. "The same record" means equal but for `cost`, `provenance` and the
-training's seconds.
+changes gets a new version. Two records are "the same" if they are equal in everything
+except `cost`, `provenance` and the training's seconds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from leakboard.core.seeds import digest_of
 from leakboard.leaderboard.records.known import goals
 
 SCHEMA_VERSION = 1
-#: the attack that needs no message: its own answer is not compared with itself
+#: the attack that guesses without any message; other attacks are compared with it
 PRIOR = "prior"
 SCHEMA_FILE = Path(__file__).with_name("record.schema.json")
 Status = Literal["ok", "failed", "timeout", "crashed", "skipped"]
@@ -48,7 +48,7 @@ class TrainingSpec(Settings):
 
 
 class CellSpec(Settings):
-    """What defines one cell: a training, and an attack on it under a threat."""
+    """What defines one cell: a training, and an attack on it under a threat model."""
 
     training: TrainingSpec
     attack: PluginSpec
@@ -56,18 +56,22 @@ class CellSpec(Settings):
     threat: str
     moment: str | None = Field(description="observed round (first, middle, last); null where the whole run is attacked")
     known_labels: bool = False
-    known_members: float = Field(0, description="share of members and non-members that were told, and not evaluated")
+    known_members: float = Field(
+        0, description="share of members and non-members that the attack was told; these are not evaluated"
+    )
     about: Literal["training", "batch"] = Field(
         "training",
-        description="membership: in the training at all, or in the victim's batch of the observed round (`moment`)",
+        description="membership in the whole training, or in the victim's batch of the observed round (`moment`)",
     )
     pool_share: float = Field(
         1,
-        description="`about: batch`: share of the victim's batch that was among the candidates; the attack knew the "
-        "batch's size, and not who was missing",
+        description="`about: batch`: share of the victim's batch among the candidates; the attack knew the batch's "
+        "size, but not which records were missing",
     )
     decoys: int = 999
-    adaptive: bool = Field(False, description="whether the attack knows more of the defense than its honest reading")
+    adaptive: bool = Field(
+        False, description="whether the attack knows more about the defense than an honest party's `read` gives"
+    )
     probe_batch: int | None = Field(
         None, ge=1, description="reconstruction: records per probe; null: the only size that `observe` names"
     )
@@ -97,59 +101,61 @@ class CellSpec(Settings):
 
 
 class ScoreRecord(Settings):
-    """One metric's outcome; `value` is null with the reason where it could not be had."""
+    """The outcome of one metric. `value` is null, with the reason, if it could not be computed."""
 
     value: float | None
     unit: str = ""
     version: int = 1
     reason: str = ""
-    per_item: list[float] = Field(default_factory=list, description="one value an image or record")
+    per_item: list[float] = Field(default_factory=list, description="one value per image or record")
     details: dict[str, float] = Field(default_factory=dict)
 
 
 class TrainingSummary(Settings):
-    """What the training was like: utility, time by phase, bytes by message kind."""
+    """Summary of a training: utility, time by phase, bytes by message kind."""
 
     key: str
     accuracy: float | None = Field(description="test accuracy of the final global model, 0 to 1")
-    test_records: int = Field(description="how many test images the accuracy is over")
+    test_records: int = Field(description="number of test images behind the accuracy")
     test_correct: str = Field(
-        "", description="the test records that the final model got right: one bit each in the split's order, as hex"
+        "",
+        description="test records that the final model classified correctly: one bit each in the split's order, as hex",
     )
     train_accuracy: float | None = Field(description="accuracy on the members, 0 to 1")
-    train_records: int | None = Field(None, description="how many members the train accuracy is over")
+    train_records: int = Field(description="number of members behind the train accuracy")
     accuracy_by_round: dict[int, float] = Field(
-        default_factory=dict, description="rounds done -> test accuracy, at the ends of some 20 epochs and of the run"
+        default_factory=dict,
+        description="finished rounds -> test accuracy, at the end of about 20 epochs and of the run",
     )
     rounds: int
-    client_rounds: int = Field(description="sum over rounds of the number of clients that took part")
+    client_rounds: int = Field(description="sum over rounds of the number of participating clients")
     parameters: int = Field(description="number of trained values")
-    diverged: bool = Field(description="whether the final model holds a non-finite value")
+    diverged: bool = Field(description="whether the final model contains a non-finite value")
     observed: dict[str, int] = Field(description="moment -> round index")
     bytes_by_kind: dict[str, int] = Field(description="bytes sent in all training rounds, by message kind")
-    claims: dict[str, JsonValue] = Field(default_factory=dict, description="what the defense claims, in numbers")
+    claims: dict[str, JsonValue] = Field(default_factory=dict, description="the defense's claims, in numbers")
     oracle: dict[str, int] = Field(
-        default_factory=dict, description="facts that no client could know but the scheme assumes: name -> times asked"
+        default_factory=dict, description="facts that the scheme assumes but no client could know: name -> times asked"
     )
     clipped_share: float | None = Field(None, description="share of training and probe examples that were clipped")
     measured: dict[str, float] = Field(
-        default_factory=dict, description="worst value over observed rounds of what the harness measured"
+        default_factory=dict, description="values that the harness measured, the worst over observed rounds"
     )
     seconds: dict[str, float] = Field(description="wall seconds by role/phase, sum over training rounds and set-up")
     cpu_seconds: dict[str, float] = Field(description="CPU seconds by role/phase")
     extrapolated_seconds: dict[str, float] = Field(
         default_factory=dict,
-        description="crypto: sampled: CPU seconds of work not done, by role/phase: median of the samples x count",
+        description="sampled cryptography: CPU seconds of skipped work by role/phase (median sample x count)",
     )
     wall_seconds: float = Field(description="wall seconds of the whole training")
 
     def outcomes(self) -> list[bool]:
-        """For each test record whether the final model was right; empty where the record does not say (older code)."""
+        """For each test record, whether the final model was right; empty if the record does not say."""
         return bits_of(self.test_correct, self.test_records)
 
 
 def hex_of(bits: Sequence[bool]) -> str:
-    """Bits as hex digits, the first one highest; `bits_of` turns them back.
+    """Bits as hex digits, the first bit highest; `bits_of` is the inverse.
 
     >>> hex_of([True, False, False, False, True])
     '11'
@@ -158,7 +164,7 @@ def hex_of(bits: Sequence[bool]) -> str:
 
 
 def bits_of(text: str, count: int) -> list[bool]:
-    """So many bits from hex digits; none where the text does not hold exactly so many.
+    """`count` bits from hex digits; none if the text does not hold exactly that many.
 
     >>> bits_of("11", 5), bits_of("11", 4), bits_of("no", 5)
     ([True, False, False, False, True], [], [])
@@ -170,7 +176,7 @@ def bits_of(text: str, count: int) -> list[bool]:
 
 
 class Cost(Settings):
-    """What the attack took."""
+    """The cost of the attack."""
 
     wall_seconds: float
     cpu_seconds: float
@@ -178,7 +184,7 @@ class Cost(Settings):
 
 
 class Provenance(Settings):
-    """Where and with what the record was made."""
+    """Where and with which versions the record was made."""
 
     created: str
     commit: str | None
@@ -191,9 +197,9 @@ class Provenance(Settings):
 
 
 class Record(Settings):
-    """The scored outcome of one cell. Never NaN: null and a status or reason."""
+    """The scored outcome of one cell. There is no NaN: a missing value is null, with a status or reason."""
 
-    schema_version: int = Field(SCHEMA_VERSION, ge=1, le=SCHEMA_VERSION, description="newer ones are refused")
+    schema_version: int = Field(SCHEMA_VERSION, ge=1, le=SCHEMA_VERSION, description="newer versions are refused")
     key: str = Field(description="SHA-256 of the ingredients")
     ingredients: dict[str, JsonValue]
     cell: CellSpec
@@ -202,17 +208,18 @@ class Record(Settings):
     traceback: str = ""
     scores: dict[str, ScoreRecord] = Field(default_factory=dict)
     target_indices: list[int] = Field(
-        default_factory=list, description="dataset indices of what was attacked, in order"
+        default_factory=list, description="dataset indices of the attacked records, in order"
     )
     members: list[bool] = Field(
         default_factory=list,
-        description="membership: the truth, in the order of target_indices; audit: which trials were world 1",
+        description="membership: the truth, in the order of target_indices; audit: the trials that were in world 1",
     )
     member_scores: list[float] = Field(
-        default_factory=list, description="membership: the attack's scores, one a record; audit: one a trial"
+        default_factory=list,
+        description="the attack's scores: one per record for membership, one per trial for an audit",
     )
     decisions: list[bool] = Field(default_factory=list, description="membership: the attack's decisions")
-    reconstructions: str = Field("", description="file beside the record with the reconstructed images")
+    reconstructions: str = Field("", description="file with the reconstructed images, in the same folder as the record")
     flags: list[str] = Field(default_factory=list)
     diagnostics: dict[str, float] = Field(default_factory=dict)
     budget: dict[str, JsonValue] = Field(default_factory=dict)

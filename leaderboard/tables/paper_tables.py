@@ -1,4 +1,4 @@
-"""The paper's tables, same rows and columns: our numbers from a run, then the paper's own (`paper.yaml`)."""
+"""The paper's tables with the same rows and columns: our numbers from a run, then the paper's (`paper.yaml`)."""
 
 from __future__ import annotations
 
@@ -14,36 +14,30 @@ import yaml
 from leakboard.core import registry
 from leakboard.core.seeds import natural_order
 from leakboard.leaderboard.records.record import Record, TrainingSummary
-from leakboard.leaderboard.tables.phase_times import EXTRAPOLATED, seconds_a_round
+from leakboard.leaderboard.tables.phase_times import EXTRAPOLATED, PHASES, seconds_per_round
 from leakboard.leaderboard.tables.table import Cell, Column, Row, Table
 
-#: accuracy (%) to which the paper's table of efficiency measures time, by its data set
+#: the target accuracy (%) in the paper's table of efficiency, by data set
 TARGETS = {"cifar10": 65.0, "cifar100": 40.0}
-#: which of our attacks stands for the paper's, the first that is there: GIFD; Baluta et al. on outputs
+#: our attacks for the columns of the paper's attacks (GIFD; Baluta et al. on outputs): the first that was run is shown
 RECONSTRUCTION = ("gifd", "inverting-gradients", "idlg", "dlg", "analytic")
 MEMBERSHIP = ("known-members", "shadow", "loss-threshold")
 METHOD = Column("method", "method")
 ACCURACY = Column("accuracy", "accuracy", "%", "higher")
 EPOCH = Column("epoch", "one epoch", "s", "lower", 3)
 PSNR, ASR = Column("psnr", "PSNR", "dB", "lower"), Column("asr", "ASR", "%", "lower")
-#: the paper's columns of phase times, and two that it does not have
-PHASES = (
-    *(f"server/{phase}" for phase in ("MP", "Recover", "Agg", "Grad_Dec", "DP")),
-    "keys/Key_Gen",
-    *(f"client/{phase}" for phase in ("Train", "Grad_Enc", "DP", "Grad_Dec")),
-)
 
 
 @cache
 def paper_figures() -> Mapping[str, list[dict[str, Any]]]:
-    """The paper's own figures, by table."""
+    """The paper's own numbers, by table."""
     found: Mapping[str, list[dict[str, Any]]] = yaml.safe_load(Path(__file__).with_name("paper.yaml").read_text())
     return found
 
 
 @dataclass(frozen=True)
 class _Setting:
-    """One data set, model and number of clients of a run, and the records made there, by defense."""
+    """One data set, model and number of clients of a run, with its records by defense."""
 
     dataset: str
     model: str
@@ -52,7 +46,7 @@ class _Setting:
 
     @property
     def paper_dataset(self) -> str:
-        """The paper's data set of which ours is the whole or a part, by the beginning of its label; or nothing."""
+        """The paper's data set that ours is, or is a part of, by the beginning of its label; empty if there is none."""
         names = ("cifar100", "cifar10", "breakhis")
         return next((name for name in names if self.dataset.replace("-", "").startswith(name)), "")
 
@@ -66,20 +60,20 @@ class _Setting:
         return fmean(found) if found else None
 
     def seconds(self, defense: str) -> tuple[float, float]:
-        """CPU seconds of the server with the keys, and of one client, a round; extrapolated ones included."""
-        found = seconds_a_round(self.trainings(defense))
+        """CPU seconds per round of the server with the keys, and of one client, including extrapolated seconds."""
+        found = seconds_per_round(self.trainings(defense))
         parts = {key: value for key, value in found.items() if not key.startswith("total")}
         client = sum(value for key, value in parts.items() if key.startswith("client/"))
         return sum(parts.values()) - client, client
 
-    def rounds_an_epoch(self, defense: str) -> float:
-        """Rounds in an epoch; 1 where the suite counts rounds."""
+    def rounds_per_epoch(self, defense: str) -> float:
+        """Rounds per epoch; 1 if the suite counts rounds."""
         epochs = self.records[defense][0].cell.training.training.get("epochs")
         return self.trainings(defense)[0].rounds / epochs if isinstance(epochs, int) and epochs > 0 else 1.0
 
     @property
     def counts_rounds(self) -> bool:
-        """Whether the suite counts rounds in place of epochs."""
+        """Whether the suite counts rounds instead of epochs."""
         return any(found[0].cell.training.training.get("epochs") is None for found in self.records.values())
 
     def table(
@@ -100,14 +94,14 @@ class _Setting:
         ]
         shown = [column for column in columns if any(row.cell(column).value is not None for row in rows)]
         gaps = any(row.cell(column).note for row in rows for column in columns if column not in shown)
-        shown = list(columns) if gaps else shown  # a column of dashes stays where each has its reason
+        shown = list(columns) if gaps else shown  # a column of dashes stays if it has footnotes
         kept = tuple(Row({c.key: row.cell(c) for c in (METHOD, *shown)}, row.section) for row in rows)
         more = ("This suite counts rounds: an epoch here is one round.",) if self.counts_rounds else ()
         where = f"{title}, {self.dataset}, K = {self.clients}"
         return Table(where, (METHOD, *shown), kept, (*notes, *more)).mark_best(within_sections=True)
 
     def _scale(self) -> str:
-        """At what scale our numbers were made."""
+        """The scale of our numbers."""
         found = next(iter(self.records.values()))
         summary, spec = found[0].training, found[0].cell.training
         seeds = sorted({r.cell.training.seed for records in self.records.values() for r in records})
@@ -117,7 +111,7 @@ class _Setting:
 
 
 def paper_tables(records: Sequence[Record], target: float | None = None) -> list[Table]:
-    """Every table of the paper for which the run has records; `target` is the accuracy (%) that time is measured to."""
+    """Every table of the paper for which the run has records. `target` is the accuracy (%) for the time to accuracy."""
     tables = []
     for setting in _settings(records):
         tables += [_efficiency(setting, target), _phases(setting)]
@@ -132,13 +126,13 @@ def _settings(records: Sequence[Record]) -> list[_Setting]:
     sizes = [record.cell.batch_size for record in records if record.cell.goal == "reconstruction"]
     for record in records:
         if record.training is None or record.cell.training.active or record.cell.about == "batch":
-            continue  # neither another server nor another question is the paper's
+            continue  # the paper has neither an active server nor batch membership
         if record.cell.goal == "reconstruction" and record.cell.batch_size > min(sizes):
-            continue  # one number per defense: of the smallest batches, which the notes name
+            continue  # one number per defense: the notes name the smallest batch size
         spec = record.cell.training
         clients = record.training.client_rounds // max(1, record.training.rounds)
         found = groups.setdefault((spec.dataset.label, spec.model.label, clients), {})
-        # records made before a plugin got its name stand in the row of that name
+        # records from before a plugin was renamed are in the row of its new name
         found.setdefault(registry.canonical_name("defense", spec.defense.label), []).append(record)
     return [
         _Setting(*key, {name: found[name] for name in natural_order(found)}) for key, found in sorted(groups.items())
@@ -148,32 +142,32 @@ def _settings(records: Sequence[Record]) -> list[_Setting]:
 # --- time ---------------------------------------------------------------------------------------
 
 CLOCKS = (
-    "Ours are CPU seconds of one thread (sampled cryptography: with what was extrapolated), the paper's are wall "
-    "seconds with 20 cores and a GPU: compare rows within a block."
+    "Our numbers are CPU seconds of one thread (with extrapolated seconds, if cryptography was sampled). The paper's "
+    "are wall seconds with 20 cores and a GPU. Compare rows within a block."
 )
 
 
 def _efficiency(setting: _Setting, target: float | None) -> Table:
-    """Server, client, one epoch, time to target accuracy."""
+    """Time of the server, of a client, of one epoch, and to the target accuracy."""
     target = target if target is not None else TARGETS.get(setting.paper_dataset)
     columns = [Column(key, key, "s", "lower", 3) for key in ("server", "client")]
     columns += [EPOCH, Column("to_target", "to target accuracy", "s", "lower", 3)]
     ours = {}
     for defense in setting.records:
-        (server, client), times = setting.seconds(defense), setting.rounds_an_epoch(defense)
+        (server, client), times = setting.seconds(defense), setting.rounds_per_epoch(defense)
         ours[defense] = {
             "server": Cell(server * times),
             "client": Cell(client * times),
             "epoch": Cell((server + client) * times),
             "to_target": _to_target(setting, defense, target),
         }
-    aim = f"The target is {target:g} % test accuracy, looked at when an epoch ends." if target is not None else ""
+    aim = f"The target is {target:g} % test accuracy, checked at the end of epochs." if target is not None else ""
     notes = (CLOCKS, *([aim] if aim else []))
     return setting.table("efficiency", "Computational efficiency", columns, ours, notes)
 
 
 def _to_target(setting: _Setting, defense: str, target: float | None) -> Cell:
-    """CPU seconds until the test accuracy was first at the target, as the mean over seeds, if all got there."""
+    """CPU seconds until the test accuracy first reached the target: the mean over seeds, if all reached it."""
     if target is None:
         return Cell(None, note="no target accuracy: --target gives one")
     rounds = []
@@ -181,24 +175,24 @@ def _to_target(setting: _Setting, defense: str, target: float | None) -> Cell:
         reached = [r for r, share in sorted(summary.accuracy_by_round.items()) if 100 * share >= target]
         if not reached:
             best = max(summary.accuracy_by_round.values(), default=None)
-            seen = "its accuracy was never looked at" if best is None else f"at most {100 * best:.1f} %"
+            seen = "its accuracy was never measured" if best is None else f"at most {100 * best:.1f} %"
             return Cell(None, note=f"{target:g} % was not reached: {seen}")
         rounds.append(reached[0])
     return Cell(fmean(rounds) * sum(setting.seconds(defense)))
 
 
 def _phases(setting: _Setting) -> Table:
-    """Seconds an epoch by phase."""
-    columns = [Column(key, key.replace("keys/", "").replace("/", " "), "s", None, 3) for key in (*PHASES, "total")]
+    """Seconds per epoch by phase."""
+    columns = [Column(key, name, "s", None, 3) for key, name in (*PHASES, ("total", "total"))]
     ours = {}
     for defense in setting.records:
-        found, times = seconds_a_round(setting.trainings(defense)), setting.rounds_an_epoch(defense)
+        found, times = seconds_per_round(setting.trainings(defense)), setting.rounds_per_epoch(defense)
         cells = {}
-        for key in PHASES:
+        for key, _ in PHASES:
             parts = [found[name] for name in (key, f"{key}{EXTRAPOLATED}") if name in found]
             cells[key] = Cell(times * sum(parts)) if parts else Cell(None)
         ours[defense] = {**cells, "total": Cell(times * sum(setting.seconds(defense)))}
-    return setting.table("phases", "Seconds an epoch by phase", columns, ours, (CLOCKS,))
+    return setting.table("phases", "Seconds per epoch by phase", columns, ours, (CLOCKS,))
 
 
 # --- attacks ------------------------------------------------------------------------------------
@@ -206,14 +200,14 @@ def _phases(setting: _Setting) -> Table:
 
 @dataclass(frozen=True)
 class _Choice:
-    """Which of our plain attacks stands for the paper's, and in which observed round."""
+    """The plain attack of ours for the column of the paper's attack, and the observed round."""
 
     attack: str
     moment: str | None
 
 
 def _choose(setting: _Setting, goal: str) -> _Choice | None:
-    """The first plain attack of the list that was run, at the round in which it did most harm to FedSGD."""
+    """The first plain attack of the list that was run, in the round in which it harms FedSGD most."""
     preferred, metric = (RECONSTRUCTION, "psnr") if goal == "reconstruction" else (MEMBERSHIP, "asr")
     rows = setting.records.get("fedsgd") or next(iter(setting.records.values()))
     for name in preferred:
@@ -229,14 +223,14 @@ def _choose(setting: _Setting, goal: str) -> _Choice | None:
 
 
 def _mean(records: Sequence[Record], metric: str) -> float | None:
-    """The mean over seeds of a metric, shares in percent; None where nothing worked."""
+    """The mean of a metric over seeds, shares in percent; None if there is no value."""
     values = [r.scores[metric].value for r in records if r.status == "ok" and metric in r.scores]
     found = [value for value in values if value is not None]
     return (100 if metric == "asr" else 1) * fmean(found) if found else None
 
 
 def _plain(setting: _Setting, defense: str, choice: _Choice | None) -> list[Record]:
-    """The records of the chosen attack on a defense: with the keys where the run has it, else without."""
+    """The records of the chosen attack on a defense: with the keys if the run has that threat, else without."""
     if choice is None:
         return []
     fitting = [r for r in setting.records[defense] if _Choice(r.cell.attack.label, r.cell.moment) == choice]
@@ -245,7 +239,7 @@ def _plain(setting: _Setting, defense: str, choice: _Choice | None) -> list[Reco
 
 
 def _strongest(setting: _Setting, defense: str, goal: str, metric: str) -> tuple[float, str] | None:
-    """The largest mean of a metric over all attacks on a defense in every semi-honest threat, and who reached it."""
+    """The largest mean of a metric over all attacks and semi-honest threats, and the attack that reached it."""
     groups: dict[str, list[Record]] = {}
     for record in setting.records[defense]:
         if record.cell.goal == goal:
@@ -256,7 +250,7 @@ def _strongest(setting: _Setting, defense: str, goal: str, metric: str) -> tuple
 
 
 def _attacked(setting: _Setting, goal: str) -> Table:
-    """Accuracy and what the paper's attack achieves; behind it our strongest attack, which the paper does not have."""
+    """Accuracy and the result of the paper's attack, then our strongest attack, which the paper does not have."""
     images, choice = goal == "reconstruction", _choose(setting, goal)
     assert choice is not None
     mses = [Column("test_mse", "Test-MSE", "", "higher"), Column("feat_mse", "Feat-MSE", "", "higher", significant=2)]
@@ -275,12 +269,14 @@ def _attacked(setting: _Setting, goal: str) -> Table:
     if images:
         where += f", batch size {_batch_size(setting)}"
     opened = [d for d in setting.records if any(r.cell.threat == "server+keys" for r in _plain(setting, d, choice))]
-    keys = f"with ciphertexts opened (server+keys) for {', '.join(opened)}" if opened else "no ciphertext is opened"
+    keys = (
+        f"ciphertexts are decrypted (server+keys) for {', '.join(opened)}" if opened else "no ciphertext is decrypted"
+    )
     notes = (
-        f"In the paper's columns stands our plain attack {choice.attack}{where}, over all targets"
+        f"The paper's columns show our plain attack {choice.attack}{where}, over all targets"
         + (f"; {keys}." if images else "."),
-        "Strongest attack: the largest mean over all targets, of all attacks, threats and rounds of this run, guesses "
-        "without an attack included. (The ranking tables choose it on other targets than those it is reported on.)",
+        "The strongest attack has the largest mean over all targets, among all attacks, threats and rounds of this "
+        "run, guesses included. (The ranking tables choose it on other targets than those on which they report it.)",
     )
     columns = (ACCURACY, *shown, most, Column("attack", "strongest attack"))
     return setting.table(goal, f"{goal.capitalize()} as in the paper", columns, ours, notes)
@@ -293,11 +289,11 @@ def _batch_size(setting: _Setting) -> int:
 
 
 def _medical(setting: _Setting) -> Table:
-    """Accuracy, epoch time, PSNR, ASR."""
+    """Accuracy, time per epoch, PSNR, ASR."""
     ours = {
         defense: {
             "accuracy": Cell(setting.accuracy(defense)),
-            "epoch": Cell(sum(setting.seconds(defense)) * setting.rounds_an_epoch(defense)),
+            "epoch": Cell(sum(setting.seconds(defense)) * setting.rounds_per_epoch(defense)),
             "psnr": Cell(_mean(_plain(setting, defense, _choose(setting, "reconstruction")), "psnr")),
             "asr": Cell(_mean(_plain(setting, defense, _choose(setting, "membership")), "asr")),
         }

@@ -1,4 +1,4 @@
-"""The paper's table of phase times: what a round costs the server and a client, phase by phase."""
+"""The paper's table of phase times: the cost of a round for the server and for a client, phase by phase."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from leakboard.core.seeds import natural_order
 from leakboard.leaderboard.records.record import Record, TrainingSummary
 from leakboard.leaderboard.tables.table import Cell, Column, Row, Table
 
-#: the paper's columns: who, which phase; keys are made by the server, a dealer or authority, and clients
+#: the paper's columns: role and phase; server, dealer or authority, and clients all make keys
 SERVER_PHASES = ("MP", "Recover", "Agg", "Grad_Dec", "DP")
 CLIENT_PHASES = ("Train", "Grad_Enc", "DP", "Grad_Dec")
 PHASES = (
@@ -19,17 +19,17 @@ PHASES = (
 )
 MEASURED, EXTRAPOLATED = "", " (extrapolated)"
 NOTES = (
-    "CPU seconds of one thread a round: the server's for all clients, a client's as the mean over the clients that "
-    "took part (so client Grad_Dec is spread over all, though only some decrypt).",
-    "Key_Gen is set-up and all key material of the run over its rounds: server, dealer or authority, and one client "
-    "(tables of powers are built once a process and counted for one client).",
-    "The total is the server, the keys and one client: clients work side by side.",
+    "CPU seconds of one thread per round: those of the server for all clients, those of a client as the mean over all "
+    "clients of the round (client Grad_Dec too, although only some clients decrypt).",
+    "Key_Gen is the set-up and all key material of the run, divided by its rounds: server, dealer or authority, and "
+    "one client (tables of powers are built once per process and counted for one client).",
+    "The total is the server, the keys and one client, because clients work in parallel.",
 )
 
 
 @dataclass(frozen=True, order=True)
 class Setting:
-    """What phase times are compared within."""
+    """Phase times are compared within a setting."""
 
     dataset: str
     model: str
@@ -37,12 +37,12 @@ class Setting:
 
     @property
     def words(self) -> str:
-        """For titles."""
+        """The setting in words, for titles."""
         return f"{self.dataset}, {self.model}, K = {self.clients}"
 
 
 def timed_trainings(records: Sequence[Record]) -> dict[Setting, dict[str, list[TrainingSummary]]]:
-    """The trainings by setting and defense, each once; those in which the server deviates are left out."""
+    """The trainings by setting and defense, each once. Trainings with a deviating server are left out."""
     groups: dict[Setting, dict[str, dict[str, TrainingSummary]]] = {}
     for record in records:
         spec, summary = record.cell.training, record.training
@@ -58,15 +58,15 @@ def timed_trainings(records: Sequence[Record]) -> dict[Setting, dict[str, list[T
 
 
 def phase_tables(records: Sequence[Record]) -> list[Table]:
-    """One table a data set, model and number of clients; each training counts once, seeds are averaged."""
+    """One table per data set, model and number of clients. Each training counts once; seeds are averaged."""
     return [
-        _table(f"CPU seconds a round by phase, {setting.words}", found)
+        _table(f"CPU seconds per round by phase, {setting.words}", found)
         for setting, found in timed_trainings(records).items()
     ]
 
 
 def _table(title: str, found: Mapping[str, Sequence[TrainingSummary]]) -> Table:
-    rows = {name: seconds_a_round(trainings) for name, trainings in found.items()}
+    rows = {name: seconds_per_round(trainings) for name, trainings in found.items()}
     used = {key for row in rows.values() for key in row}
     columns = [Column("defense", "defense")]
     for kind in (MEASURED, EXTRAPOLATED):
@@ -87,8 +87,8 @@ def _own_phases(used: set[str]) -> list[tuple[str, str]]:
     return [(key, key.replace("/", " ", 1)) for key in ordered]
 
 
-def seconds_a_round(trainings: Sequence[TrainingSummary]) -> dict[str, float]:
-    """Seconds a round by phase, measured and extrapolated apart; the totals of both."""
+def seconds_per_round(trainings: Sequence[TrainingSummary]) -> dict[str, float]:
+    """Seconds per round by phase, measured and extrapolated separately, and the totals of both."""
     found: dict[str, float] = {}
     for kind in (MEASURED, EXTRAPOLATED):
         for summary in trainings:
@@ -100,10 +100,10 @@ def seconds_a_round(trainings: Sequence[TrainingSummary]) -> dict[str, float]:
                 found[f"{name}{kind}"] = found.get(f"{name}{kind}", 0.0) + value / max(1, turns) / len(trainings)
     found[f"total{MEASURED}"] = sum(value for key, value in found.items() if not key.endswith(EXTRAPOLATED))
     if any(s.claims.get("crypto") == "sampled" and not s.extrapolated_seconds for s in trainings):
-        del found[f"total{MEASURED}"]  # nothing was encrypted at all
+        del found[f"total{MEASURED}"]  # no total, because nothing was encrypted
         return found
     extrapolated = sum(value for key, value in found.items() if key.endswith(EXTRAPOLATED))
     if extrapolated:
-        del found[f"total{MEASURED}"]  # a total without its encryption would mislead
+        del found[f"total{MEASURED}"]  # a total without encryption would be misleading
         found[f"total{EXTRAPOLATED}"] = extrapolated + sum(v for k, v in found.items() if not k.endswith(EXTRAPOLATED))
     return found

@@ -1,4 +1,4 @@
-"""The one table object that every format is made from; what a cell says is decided here, not in a renderer."""
+"""The table object that every format prints. What a cell says is decided here, not in a format."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ARROWS: Mapping[Direction | None, str] = {"higher": " ↑", "lower": " ↓", Non
 
 
 def _finite(value: object, what: str) -> float | int:
-    """A plain Python number; numpy's are converted; NaN, infinities and truth values are refused."""
+    """A plain Python number. NumPy numbers are converted; NaN, infinities and truth values are refused."""
     if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
         raise ValueError(f"A cell's {what} must be a finite number, or None with a note; given: {value!r}.")
     return int(value) if isinstance(value, Integral) else float(value)
@@ -22,7 +22,7 @@ def _finite(value: object, what: str) -> float | int:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """What stands in a column: values are given in its unit; `direction` says which ones are better."""
+    """A column: its values are in `unit`, and `direction` says which values are better."""
 
     key: str
     title: str
@@ -30,12 +30,12 @@ class Column:
     direction: Direction | None = None
     digits: int = 2
     help: str = ""
-    #: values that would be shown as less than one unit of the last digit get so many significant digits instead
+    #: values below one unit of the last digit are shown with this many significant digits instead
     significant: int | None = None
 
     @property
     def header(self) -> str:
-        """The title with its unit, and an arrow that points to the better values.
+        """The title with its unit and an arrow towards the better values.
 
         >>> Column("acc", "Accuracy", "%", "higher").header
         'Accuracy (%) ↑'
@@ -43,7 +43,7 @@ class Column:
         return self.title + (f" ({self.unit})" if self.unit else "") + ARROWS[self.direction]
 
     def number(self, value: float | int) -> str:
-        """A number with the column's digits; an int as it is; never a negative zero.
+        """A number with the column's digits. An int is shown as it is; zero is never negative.
 
         >>> Column("auc", "AUC").number(-0.001)
         '0.00'
@@ -58,7 +58,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A value with its interval. `text` is shown instead of it, `note` is a footnote, `link` is a record's id."""
+    """A value with its interval. `text` replaces the shown value, `note` is a footnote, `link` is a record's id."""
 
     value: float | int | str | None
     low: float | None = None
@@ -78,7 +78,7 @@ class Cell:
             raise ValueError(f"An interval's low end must not exceed its high end; given: {self.low}, {self.high}.")
 
     def main(self, column: Column) -> str:
-        """What is shown, without the interval: the text, the number, or a dash for None."""
+        """The shown value without its interval: the text, the number, or a dash for None."""
         if self.text is not None:
             return self.text
         if self.value is None:
@@ -86,7 +86,7 @@ class Cell:
         return self.value if isinstance(self.value, str) else column.number(self.value)
 
     def interval(self, column: Column) -> str:
-        """The shown interval, or nothing; a `text` stands alone, because it was put in place of the number.
+        """The shown interval, or nothing. A `text` has no interval, because it replaces the number.
 
         >>> Cell(0.5, 0.4, 0.61).interval(Column("auc", "AUC"))
         '[0.40, 0.61]'
@@ -104,14 +104,14 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line: cells by column key (a missing one is shown as a dash); `muted` stands below the line, unranked."""
+    """One row: cells by column key (a missing one is shown as a dash). `muted` rows are below the line, unranked."""
 
     cells: Mapping[str, Cell]
     section: str = ""
     muted: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "cells", dict(self.cells))  # a copy: what the caller does to its own changes nothing
+        object.__setattr__(self, "cells", dict(self.cells))  # a copy: later changes by the caller have no effect
 
     def cell(self, column: Column) -> Cell:
         """The cell of a column."""
@@ -119,7 +119,7 @@ class Row:
 
 
 class Group(NamedTuple):
-    """The rows of a section in the order of reading: the ranked ones, then those below the line."""
+    """The rows of a section in reading order: ranked rows, then those below the line."""
 
     section: str
     ranked: tuple[Row, ...]
@@ -137,17 +137,17 @@ class Table:
     caption: str = ""
 
     def __post_init__(self) -> None:
-        for name in ("columns", "rows", "notes"):  # lists may be given; what is kept cannot be appended to
+        for name in ("columns", "rows", "notes"):  # lists are accepted; the kept tuples cannot change
             object.__setattr__(self, name, tuple(getattr(self, name)))
         keys = [column.key for column in self.columns]
         if not keys or len(set(keys)) < len(keys):
-            raise ValueError(f"A table needs columns, each with a key of its own; given: {', '.join(keys) or 'none'}.")
+            raise ValueError(f"A table needs columns with different keys; given: {', '.join(keys) or 'none'}.")
         unknown = sorted({key for row in self.rows for key in row.cells} - set(keys))
         if unknown:
             raise ValueError(f"A row has cells without a column: {', '.join(unknown)}; columns: {', '.join(keys)}.")
 
     def groups(self) -> list[Group]:
-        """The rows by section, sections in the order of their first row; those that are all muted come last."""
+        """The rows by section, in the order of each section's first row. Sections with muted rows only come last."""
         groups = []
         for section in dict.fromkeys(row.section for row in self.rows):
             rows = [row for row in self.rows if row.section == section]
@@ -157,19 +157,19 @@ class Table:
         return sorted(groups, key=lambda group: not group.ranked)  # the sort is stable
 
     def footnotes(self) -> dict[str, int]:
-        """Every cell's note with its number, counted in the order of reading; equal notes share one."""
+        """Every cell's note with its number, counted in reading order. Equal notes share a number."""
         rows = (row for group in self.groups() for row in group.ranked + group.muted)
         notes = (row.cell(column).note for row in rows for column in self.columns)
         return {note: number for number, note in enumerate(dict.fromkeys(filter(None, notes)), start=1)}
 
     def is_numeric(self, column: Column) -> bool:
-        """Whether a column holds any number, so that it is set flush right."""
+        """Whether a column contains a number; such columns are aligned to the right."""
         return any(row.cell(column).is_number for row in self.rows)
 
     def mark_best(self, *, within_sections: bool = False) -> Table:
-        """A copy in which the best cells of each column with a direction are marked, muted rows aside.
+        """A copy in which the best cells of each column with a direction are marked. Muted rows do not count.
 
-        Cells tie with the best if they show the same number, or the same text as one of those (such as "≤ prior").
+        A cell ties with the best if it shows the same number, or the same text as a best cell (such as "≤ prior").
         """
 
         def scope(row: Row) -> str:
@@ -190,14 +190,14 @@ class Table:
 
 
 def _signs(column: Column, cell: Cell) -> set[str]:
-    """By what a cell ties with another: its number to the shown digits, and the text in its place."""
+    """What a cell must share with another to tie: its number to the shown digits, or the text shown instead."""
     if not isinstance(cell.value, (int, float)):
         return set()
     return {column.number(float(cell.value))} | ({cell.text} if cell.text is not None else set())
 
 
 def _winners(column: Column, cells: Sequence[Cell]) -> set[str]:
-    """The signs of the best cells of a column: those that show the same number as the very best."""
+    """The signs of the best cells of a column: those that show the same number as the best value."""
     values = [cell.value for cell in cells if isinstance(cell.value, (int, float))]
     if column.direction is None or not values:
         return set()

@@ -27,9 +27,9 @@ from leakboard.attacks.membership.shadow import Shadow
 from leakboard.contract.worlds import World, make_world
 from leakboard.datasets.base import LabelledImages
 from leakboard.defenses.fedsgd import FedSGD
-from leakboard.leaderboard.ranking.intervals import binomial_band
 from leakboard.metrics.asr import asr
 from leakboard.metrics.auc import auc
+from tests.coins import binomial_band
 
 SEEDS = range(20)
 #: by name: the attack, and whether it is told half of the answers

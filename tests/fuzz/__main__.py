@@ -1,4 +1,4 @@
-"""`LEAKBOARD_FUZZ_EXAMPLES=2000 python -m tests.fuzz`: all fuzz tests in one process, with the count of examples."""
+"""`LEAKBOARD_FUZZ_EXAMPLES=2000 python -m tests.fuzz`: all fuzz tests in one process, with the number of examples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The count of examples, printed when a fuzz session ends."""
+"""Prints the number of examples at the end of a fuzz session."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from tests.fuzz.harness import RAN, REFUSED
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """One line a target: how many examples ran, and how many of them were refused in one sentence."""
+    """One line per target: the number of examples, and of those that were refused in one sentence."""
     for target, count in sorted(RAN.items()):
         terminalreporter.write_line(f"fuzz {target:28} {count:6} examples, {REFUSED[target]:6} refused in one sentence")

@@ -1,12 +1,11 @@
-"""What every fuzz test holds a piece of bad input to: a valid result or one sentence, in time, and nothing written.
+"""What every fuzz test demands for bad input: a valid result or one sentence, in time, and nothing written.
 
-`LEAKBOARD_FUZZ_EXAMPLES=2000 python -m tests.fuzz` runs more examples; the seeds are fixed, so the same number of
-examples are the same ones.
+`LEAKBOARD_FUZZ_EXAMPLES=2000 python -m tests.fuzz` runs more examples. The seeds are fixed, so the same number gives
+the same examples.
 """
 
 from __future__ import annotations
 
-import math
 import os
 import signal
 import sys
@@ -24,15 +23,15 @@ from leakboard.core.registry import ROOT
 from leakboard.leaderboard.cli.parser import LONGEST_SENTENCE, complaint
 
 Result = TypeVar("Result")
-#: how many examples ran, and how many of them were refused, by target
+#: the number of examples, and of refused examples, by target
 RAN: Counter[str] = Counter()
 REFUSED: Counter[str] = Counter()
-#: CPU seconds that one example may take; others may be using the machine, so no wall clock
+#: limit of CPU seconds per example; not of wall seconds, because others may use the machine
 TIME_LIMIT = 30.0
 
 
 def examples(few: int, slower: int = 1) -> settings:
-    """The settings of a fuzz test: a few examples in every run, or as many as asked for, `slower` times fewer."""
+    """The settings of a fuzz test: a few examples by default, or as many as asked for, divided by `slower`."""
     asked = int(os.environ.get("LEAKBOARD_FUZZ_EXAMPLES", "0"))
     return settings(
         max_examples=max(few, asked // slower),
@@ -44,12 +43,12 @@ def examples(few: int, slower: int = 1) -> settings:
 
 
 class Endless(BaseException):
-    """An example took longer than its time; no `except Exception` may swallow it."""
+    """An example exceeded its time. This is no `Exception`, so that no handler swallows it."""
 
 
 @contextmanager
 def time_limit(seconds: float = TIME_LIMIT) -> Iterator[None]:
-    """Raise `Endless` in the block after so many CPU seconds of this process."""
+    """Raise `Endless` in the block after this many CPU seconds of this process."""
 
     def ring(*_: object) -> None:
         raise Endless(f"more than {seconds} CPU seconds")
@@ -82,7 +81,7 @@ _hooked = False
 
 @contextmanager
 def writes_only_in(*folders: Path) -> Iterator[None]:
-    """Fail where the block writes, makes or removes anything outside these folders."""
+    """Fail if the block writes, creates or removes anything outside these folders."""
     global _written, _hooked
     if not _hooked:  # an audit hook cannot be removed
         sys.addaudithook(_audit)
@@ -93,14 +92,14 @@ def writes_only_in(*folders: Path) -> Iterator[None]:
     finally:
         written, _written = _written, None
     allowed = [str(folder.resolve()) for folder in folders] + [str(ROOT / ".cache"), "/dev/null"]
-    # what Python and matplotlib write when they are first imported is no part of it
+    # files that Python and matplotlib write at import do not count
     written = [path for path in written if not {"__pycache__", "matplotlib"} & set(Path(path).parts)]
     stray = [p for p in written if not any(p == a or p.startswith(a + "/") for a in allowed)]
     assert not stray, f"written outside: {stray[:3]}"
 
 
 def survives(target: str, action: Callable[[], Result], *folders: Path) -> Result | None:
-    """What the action gives, or None where it refuses in one sentence; anything else that it does fails the test."""
+    """The result of the action, or None if it refuses in one sentence. Anything else fails the test."""
     RAN[target] += 1
     try:
         with time_limit(), writes_only_in(*folders):
@@ -124,43 +123,15 @@ def is_sentence(message: str) -> None:
 
 #: values that programs stumble over, all of them JSON's own
 NASTY: tuple[Any, ...] = (
-    *(
-        None,
-        True,
-        False,
-        "",
-        " ",
-        "x",
-        "nan",
-        "inf",
-        "-1",
-        "0",
-        "1e400",
-        "../../up",
-        "/etc/passwd",
-        "~",
-        ".",
-        "..",
-        "\x00",
-    ),
-    *(
-        "a\nb",
-        "\x1b[31mred",
-        "\u202eright",
-        "𝕏" * 3,
-        "é",
-        "🙂",
-        "x" * 300,
-        "x" * 5000,
-        "<script>alert(1)</script>",
-        "{{7*7}}",
-    ),
-    *("$(touch x)", "`touch x`", "%n%s", "=1+1", "!!python/object:os.system", "\\input{x}", "npz:/dev/zero", "a:b:c"),
+    *(None, True, False, "", " ", "x", "nan", "inf", "-1", "0", "1e400", "../../up", "/etc/passwd", "~", ".", ".."),
+    *("\x00", "a\nb", "\x1b[31mred", "\u202eright", "𝕏" * 3, "é", "🙂", "x" * 300, "x" * 5000, "{{7*7}}"),
+    *("<script>alert(1)</script>", "$(touch x)", "`touch x`", "%n%s", "=1+1", "!!python/object:os.system"),
+    *("\\input{x}", "npz:/dev/zero", "a:b:c"),
     *(0, 1, -1, 2, 3, 255, 2**31, 2**53 + 1, 2**63 - 1, 2**63, -(2**63), 2**64, 10**40, 10**400),
     *(0.0, -0.0, 0.5, 1.5, -0.5, 1e-320, 1e-9, 1e9, 1e149, 1e200, 1e308, -1e308),
     *([], {}, [[]], [None], [1], ["x"], [{}], {"": 0}, {"x": {}}, {"a": [1, {"b": None}]}, [0] * 50, [[[[[[]]]]]]),
 )
-nasty = st.sampled_from(NASTY).map(lambda value: _copy(value))  # a copy: the next change may reach into it
+nasty = st.sampled_from(NASTY).map(lambda value: _copy(value))  # a copy, because the next change may alter it
 leaf = st.one_of(
     nasty,
     st.integers(),
@@ -175,13 +146,13 @@ tree = st.recursive(
 
 
 def mutated(draw: Callable[[st.SearchStrategy[Any]], Any], whole: Any, most: int = 3) -> Any:
-    """A copy of a JSON tree with some places changed: replaced, removed, doubled, renamed or added to."""
+    """A copy of a JSON tree with some changes: values replaced, removed, doubled, renamed or added."""
     whole = _copy(whole)
     for _ in range(draw(st.integers(1, most))):
-        places = [(box, key) for box, key in _places(whole)]
-        if not places:
+        found = list(places(whole))
+        if not found:
             return draw(tree)
-        box, key = places[draw(st.integers(0, len(places) - 1))]
+        box, key = found[draw(st.integers(0, len(found) - 1))]
         _change(draw, box, key)
     return whole
 
@@ -192,12 +163,12 @@ def _copy(value: Any) -> Any:
     return [_copy(item) for item in value] if isinstance(value, list) else value
 
 
-def _places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Every place in a tree: the container and the key; of a long list the first few."""
+def places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Every place in a tree: container and key. In a long list only the first few."""
     if isinstance(value, dict | list):
         for key in list(value) if isinstance(value, dict) else range(min(len(value), 6)):
             yield value, key
-            yield from _places(value[key])
+            yield from places(value[key])
 
 
 def _change(draw: Callable[[st.SearchStrategy[Any]], Any], box: Any, key: Any) -> None:
@@ -224,7 +195,7 @@ def _change(draw: Callable[[st.SearchStrategy[Any]], Any], box: Any, key: Any) -
 
 
 def broken_bytes(draw: Callable[[st.SearchStrategy[Any]], Any], content: bytes) -> bytes:
-    """Bytes with some of them changed, a piece cut out, doubled or put in, or the end missing."""
+    """Bytes with some changes: bytes replaced, pieces cut, doubled or inserted, or the end missing."""
     data = bytearray(content)
     for _ in range(draw(st.integers(1, 4))):
         at = draw(st.integers(0, max(0, len(data) - 1)))
@@ -240,12 +211,3 @@ def broken_bytes(draw: Callable[[st.SearchStrategy[Any]], Any], content: bytes) 
         elif how == "end":
             del data[at:]
     return bytes(data)
-
-
-def finite(value: Any) -> bool:
-    """Whether a tree of plain values can be written as JSON without NaN."""
-    if isinstance(value, dict):
-        return all(map(finite, value.values()))
-    if isinstance(value, list):
-        return all(map(finite, value))
-    return not isinstance(value, float) or math.isfinite(value)

@@ -1,4 +1,4 @@
-"""A run without its hours: a real plan, a real tiny training, and records that add up, made by hand."""
+"""A run in no time: a real plan, a real tiny training, and consistent records made by hand."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tests.leaderboard.synthetic import audit, extraction, membership, reconstru
 
 
 def tiny_plan(folder: Path) -> Plan:
-    """The plan of the tiny suite, with a run folder that is not there yet."""
+    """The plan of the tiny suite. Its run folder does not exist yet."""
     folder.mkdir(parents=True, exist_ok=True)
     return make_plan(load_suite(str(write_suite(folder))), Options(run=folder / "run"))
 
 
 def record_of(job: Job) -> Record:
-    """A record of a job as a finished run has it, with scores that follow from its values."""
+    """A record of a job as in a finished run, with scores that follow from its values."""
     assert job.cell is not None
     like = reconstruction() if job.cell.goal == "reconstruction" else membership()
     scores = like.scores if job.cell.goal == "reconstruction" else {**like.scores, "auc": ScoreRecord(value=1.0)}
@@ -36,7 +36,7 @@ def record_of(job: Job) -> Record:
 
 
 def all_kinds(plan: Plan) -> list[dict[str, Any]]:
-    """Records of every goal as JSON trees: those of the plan add up, the others fill the tables."""
+    """Records of every goal as JSON trees. Those of the plan are consistent; the others fill the tables."""
     extra = [
         extraction(),
         extraction("mp-dp"),
@@ -50,7 +50,7 @@ def all_kinds(plan: Plan) -> list[dict[str, Any]]:
 
 
 def signed(record: dict[str, Any]) -> dict[str, Any]:
-    """A record whose ingredients and keys were made to fit what it says now, as a liar would make them."""
+    """A changed record with ingredients and keys that fit the change, as a liar would make them."""
     try:
         cell, parts = record["cell"], record["ingredients"]
         parts["training"]["spec"] = cell["training"]
@@ -58,7 +58,7 @@ def signed(record: dict[str, Any]) -> dict[str, Any]:
         record["training"]["key"] = key_of(parts["training"])
         record["key"] = key_of(parts)
     except (KeyError, TypeError, AttributeError, ValueError):
-        pass  # what was changed cannot be signed
+        pass  # this change cannot be signed
     return record
 
 
@@ -74,7 +74,7 @@ def publish(folder: Path, records: list[Any], **settings: Any) -> Path:
 
 
 def finished_run(plan: Plan) -> Path:
-    """The folder of a run of this plan in which every record is there."""
+    """The folder of a finished run of this plan, with every record."""
     folder = Path(plan.cells[0].run)
     save_run(folder, plan, {})
     for job in plan.cells:

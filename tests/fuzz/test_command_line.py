@@ -1,4 +1,4 @@
-"""The command line: whatever is typed, it answers, or refuses in one line with exit code 2."""
+"""The command line answers whatever is typed, or refuses it in one line with exit code 2."""
 
 from __future__ import annotations
 
@@ -21,98 +21,16 @@ from tests.fuzz.harness import RAN, REFUSED, examples, time_limit, writes_only_i
 from tests.leaderboard.runs import forget_plugins
 
 COMMANDS = ("run", "list", "table", "report", "show", "new", "check", "compare", "submit", "verify", "status")
-OPTIONS = (
-    *(
-        "--suite",
-        "--defense",
-        "--attack",
-        "--seed",
-        "--out",
-        "--workers",
-        "--device",
-        "--dry-run",
-        "--plugin",
-        "--help",
-    ),
-    *(
-        "--retry-failed",
-        "--fresh-keys",
-        "--lpips-weights",
-        "--format",
-        "--all",
-        "--phases",
-        "--paper",
-        "--target",
-        "--to",
-        "--executor",
-        "--gpus-per-cell",
-    ),
-    *("--json", "--allow-dirty", "--data", "--mark", "-h", "--", "-", "--unknown", "--format=md", "--seed=x"),
-)
-VALUES = (
-    *(
-        "quick",
-        "tiny.yaml",
-        "broken.yaml",
-        "nothing",
-        ".",
-        "..",
-        "",
-        " ",
-        "\n",
-        "\x1b[31m",
-        "é",
-        "\udcff",
-        "x" * 300,
-        "x" * 5000,
-    ),
-    *(
-        "fedsgd",
-        "mp-dp",
-        "prior",
-        "shadow",
-        "digits",
-        "1",
-        "-1",
-        "0",
-        "1e9",
-        "nan",
-        "9" * 5000,
-        "md",
-        "csv",
-        "json",
-        "latex",
-    ),
-    *(
-        "plugin.py",
-        "exits.py",
-        "odd.py",
-        "odder.py",
-        "broken.yaml/x",
-        "run.json",
-        "folder",
-        "defenses",
-        "attack",
-        "my-idea",
-    ),
-    *(
-        "../x",
-        "Name",
-        "/dev/null",
-        "/dev/zero",
-        "/proc/nowhere",
-        "cpu",
-        "cuda",
-        "npz:x",
-        "digits:x",
-        "%s%n",
-        "$(touch x)",
-        "local",
-        "ray",
-        "0.5",
-    ),
-)
-#: plugin files with which something is wrong
+FLAGS = """--suite --defense --attack --seed --out --workers --device --dry-run --plugin --help --retry-failed
+--fresh-keys --lpips-weights --format --all --phases --paper --target --to --executor --gpus-per-cell --json
+--allow-dirty --data --mark -h -- - --unknown --format=md --seed=x"""
+WORDS = """quick tiny.yaml broken.yaml nothing . .. fedsgd mp-dp prior shadow digits 1 -1 0 1e9 nan md csv json latex
+html plugin.py exits.py odd.py odder.py broken.yaml/x run.json folder defenses attack my-idea ../x Name /dev/null
+/dev/zero /proc/nowhere cpu cuda npz:x digits:x %s%n local ray 0.5"""
+OPTIONS = tuple(FLAGS.split())
+ODD = ("", " ", "\n", "\x1b[31m", "é", "\udcff", "x" * 300, "x" * 5000, "9" * 5000, "$(touch x)")
+VALUES = (*WORDS.split(), *ODD)
+#: faulty plugin files
 PLUGINS = {
     "plugin.py": "x = 1",
     "exits.py": "raise SystemExit(0)",
@@ -125,7 +43,7 @@ PLUGINS = {
 
 
 class Stopped(UserError):
-    """A command got as far as computing."""
+    """A command reached the computation."""
 
 
 def stop(*_: Any, **__: Any) -> Any:
@@ -134,7 +52,7 @@ def stop(*_: Any, **__: Any) -> Any:
 
 @pytest.fixture
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder with files of all kinds, in which no command really computes."""
+    """A working folder with files of all kinds. No command really computes there."""
     desk = tmp_path / "desk"  # `../x` is a place that a user may name
     desk.mkdir()
     monkeypatch.chdir(desk)
@@ -151,7 +69,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def typed(arguments: list[str]) -> tuple[int, str, str]:
-    """Exit code and both outputs, as strict about text as a terminal is."""
+    """Exit code and both outputs, with a terminal's strict encoding."""
     forget_plugins()
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors=how) for how in ("strict", "backslashreplace"))
     with pytest.MonkeyPatch.context() as patch:
@@ -210,7 +128,7 @@ def test_whatever_is_typed_in_the_right_form(
 
 
 @pytest.mark.parametrize("name", list(PLUGINS))
-def test_a_plugin_file_with_which_something_is_wrong(desk: Path, name: str) -> None:
+def test_a_faulty_plugin_file(desk: Path, name: str) -> None:
     assert name in answers(["run", "--plugin", name, "--dry-run"], desk)
     assert name in answers(["check", name], desk)
 

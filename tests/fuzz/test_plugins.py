@@ -1,4 +1,4 @@
-"""Parameters: for every plugin, any value for any of its fields gives a valid plugin or names the field."""
+"""Parameters: for every plugin, any value of any field gives a valid plugin or an error that names the field."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from leakboard.core.registry import FOLDERS
 from tests.fuzz.harness import examples, leaf, survives, tree
 
 ALL = [(kind, name) for kind in FOLDERS for name in registry.entries(kind)]
-#: also what YAML can hold and JSON cannot
+#: includes values that YAML has and JSON has not
 value = st.one_of(leaf, tree, st.floats(), st.binary(max_size=4), st.dates(), st.sets(st.integers(), max_size=3))
 
 
@@ -30,7 +30,7 @@ def test_any_parameters_are_taken_or_named(kind: str, name: str) -> None:
         if made is not None:
             numbers = [v for v in made.parameters().values() if isinstance(v, float)]
             assert all(map(math.isfinite, numbers))
-            assert registry.create(kind, name, made.parameters()) == made  # what a record holds makes the same plugin
+            assert registry.create(kind, name, made.parameters()) == made  # as from a record
 
     check()
 

@@ -1,4 +1,4 @@
-"""Records, run files and published lists that somebody else wrote, through everything that reads them."""
+"""Records, run files and published lists from strangers, given to everything that reads them."""
 
 from __future__ import annotations
 
@@ -27,13 +27,11 @@ from leakboard.leaderboard.publishing import verify as verifying
 from leakboard.leaderboard.publishing.compare import comparison
 from leakboard.leaderboard.publishing.submit import badge, problems, submit
 from leakboard.leaderboard.publishing.verify import verify
-from leakboard.leaderboard.records.record import Record
-from leakboard.leaderboard.records.validation import unsound
 from leakboard.leaderboard.tables.all_cells import cell_tables
 from leakboard.leaderboard.tables.formats import to_csv, to_html, to_json, to_latex, to_markdown, to_terminal
 from leakboard.leaderboard.tables.paper_tables import paper_tables
 from leakboard.leaderboard.tables.phase_times import phase_tables
-from tests.fuzz.harness import broken_bytes, examples, mutated, survives, tree
+from tests.fuzz.harness import broken_bytes, examples, mutated, places, survives
 from tests.fuzz.materials import all_kinds, finished_run, publish, record_of, signed, tiny_plan
 from tests.leaderboard.synthetic import reconstruction
 
@@ -50,7 +48,7 @@ def good(plan: Plan) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder of our own: pages of published records go to `runs` below it."""
+    """A working folder: pages of published records go to `runs` in it."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -83,38 +81,26 @@ def test_the_records_that_are_changed_here_are_good_ones(here: Path, plan: Plan,
         planned(here / "records" / "0.json", "")
 
 
-@examples(15, slower=4)
-@given(data=st.data())
-def test_tables_of_changed_records(here: Path, good: list[dict[str, Any]], data: st.DataObject) -> None:
-    folder = publish(here / "records", with_one_changed(data, good))
-    survives("records: tables", lambda: all_tables(folder), here)
-
-
-@examples(15, slower=4)
-@given(data=st.data())
-def test_tables_of_records_whose_numbers_are_changed(
-    here: Path, good: list[dict[str, Any]], data: st.DataObject
+@examples(25, slower=4)
+@given(data=st.data(), only_numbers=st.booleans())
+def test_tables_of_changed_records(
+    here: Path, good: list[dict[str, Any]], data: st.DataObject, only_numbers: bool
 ) -> None:
-    """Only places with numbers, so that more examples get past the schema."""
-    folder = publish(here / "records", with_numbers_changed(data, good))
-    survives("records: numbers", lambda: all_tables(folder), here)
+    """Changed numbers get past the schema more often than other changes."""
+    folder = publish(
+        here / "records", with_numbers_changed(data, good) if only_numbers else with_one_changed(data, good)
+    )
+    survives("records: tables", lambda: all_tables(folder), here)
 
 
 def with_numbers_changed(data: st.DataObject, good: list[dict[str, Any]]) -> list[Any]:
     changed: list[Any] = json.loads(json.dumps(good))
     record = changed[data.draw(st.integers(0, len(good) - 1))]
-    spots = [(box, key) for box, key in _numbers(record) if isinstance(box[key], int | float)]
+    spots = [(box, key) for box, key in places(record) if isinstance(box[key], int | float)]
     for _ in range(data.draw(st.integers(1, 3))):
         box, key = spots[data.draw(st.integers(0, len(spots) - 1))]
         box[key] = data.draw(st.sampled_from((0, 1, -1, 2, 0.5, 1e-300, 1e9, 1e100, -1e100, 1e149, 2**62, -(2**62))))
     return changed
-
-
-def _numbers(value: Any) -> Any:
-    if isinstance(value, dict | list):
-        for key in list(value) if isinstance(value, dict) else range(len(value)):
-            yield value, key
-            yield from _numbers(value[key])
 
 
 @examples(2, slower=40)
@@ -158,7 +144,7 @@ def test_one_record_shown(here: Path, good: list[dict[str, Any]], data: st.DataO
 
 
 class Planned(UserError):
-    """`verify` got as far as computing."""
+    """`verify` reached the computation."""
 
 
 class _Engine:
@@ -167,7 +153,7 @@ class _Engine:
 
 
 def planned(path: Path, data: str) -> Any:
-    """`verify` up to the point where it would compute."""
+    """Run `verify` until it would compute."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(verifying, "Engine", _Engine)
         return verify(path, data, "")
@@ -182,7 +168,7 @@ def test_a_changed_record_is_verified_or_refused(
 ) -> None:
     changed = mutated(data.draw, good[data.draw(st.integers(0, len(plan.cells) - 1))])
     path = publish(here / "records", [signed(changed) if sign else changed]) / "0.json"
-    # what is computed again is computed in a temporary folder
+    # verify computes in a temporary folder
     survives("records: verify", lambda: planned(path, place), here, Path(os.environ.get("TMPDIR", "/tmp")))
 
     def judged() -> None:
@@ -231,7 +217,7 @@ def test_a_changed_run_is_opened_and_submitted_or_refused(
     text = one.read_text()
     changed = json.dumps(mutated(data.draw, json.loads(whole))) if what != "record" else whole
     broken = json.dumps(mutated(data.draw, json.loads(text))) if what != "run" else text
-    try:  # nothing is drawn from here on: what is written must be put back
+    try:  # nothing is drawn from here on, so the files are always restored
         file.write_text(changed)
         one.write_text(broken)
         survives("runs: open", lambda: [open_run(folder).records, open_run(folder).tables()], runs)
@@ -245,7 +231,7 @@ def test_a_changed_run_is_opened_and_submitted_or_refused(
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("runs")
     folder = finished_run(tiny_plan(home))
-    assert submit(folder, home / "control", allow_dirty=True)[1] == 6  # as it is, it can be published
+    assert submit(folder, home / "control", allow_dirty=True)[1] == 6  # unchanged, it can be published
     return home
 
 
@@ -295,12 +281,3 @@ def test_pictures_beside_a_record(
     targets = torch.zeros(2, 1, 32, 32) if truth else None
     found = survives("records: pictures", lambda: reconstructions(record, here, targets), here)
     assert found is None or (found.ndim == 4 and found.is_floating_point())
-
-
-@examples(25)
-@given(value=tree)
-def test_anything_that_is_a_record_is_sound_or_says_why_not(here: Path, value: Any) -> None:
-    path = here / "any.json"
-    path.write_text(json.dumps(value, allow_nan=True))
-    record: Record | None = survives("records: any JSON", lambda: read_record_file(path), here)
-    assert record is None or isinstance(list(unsound(record)), list)

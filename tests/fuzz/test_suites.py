@@ -1,4 +1,4 @@
-"""Suite files: random ones, real ones with places changed, and text that is no YAML."""
+"""Suite files: random text, real suites with changes, and files that would take all memory."""
 
 from __future__ import annotations
 
@@ -13,16 +13,13 @@ from hypothesis import strategies as st
 from leakboard.leaderboard.planning.plan import Options, make_plan, select
 from leakboard.suites import suite_files
 from leakboard.suites.schema import load_suite
-from tests.fuzz.harness import broken_bytes, examples, leaf, mutated, survives, tree
+from tests.fuzz.harness import broken_bytes, examples, mutated, survives
 from tests.leaderboard.runs import TINY
 
 #: pieces of YAML that mean something to its parser
 PIECES = (
+    *("name: x\n", "a: &a [1, 2]\n", "b: *a\n", "<<: *a\n", "*c\n", "~\n", "seeds: [0]\n", "training: {rounds: 1}\n"),
     *(
-        "name: x\n",
-        "a: &a [1, 2]\n",
-        "b: *a\n",
-        "<<: *a\n",
         "- ",
         "  ",
         "\t",
@@ -34,41 +31,38 @@ PIECES = (
         ", ",
         "? ",
         "| \n",
+        "&b ",
+        "*b ",
+        "'",
+        '"',
+        "\\",
+        "#",
+        "\x85",
+        "\ufeff",
     ),
+    *("!!python/object/apply:os.system ['touch pwned']\n", "!!python/name:os.system ", "!!set {a, b}\n"),
+    *("!!binary 'AAAA' ",),
     *(
-        "!!python/object/apply:os.system ['touch pwned']\n",
-        "!!python/name:os.system ",
-        "!!binary 'AAAA' ",
         "!!set {a, b}\n",
+        "!!int 'x' ",
+        "!!float '.nan' ",
+        "!!timestamp 2020-01-01 ",
+        "!!omap [a: 1] ",
+        "!!pairs [a: 1] ",
     ),
-    *("!!int 'x' ", "!!float '.nan' ", "!!timestamp 2020-01-01 ", "2020-99-99 ", "!!omap [a: 1] ", "!!pairs [a: 1] "),
     *(
         "--- \n",
         "...\n",
         "%YAML 9.9\n",
         "%TAG ! x\n",
-        "&b ",
-        "*b ",
-        "*c\n",
-        "'",
-        '"',
-        "\\",
         '"\\ud800"',
-        "#",
-        "\x85",
-        "\ufeff",
-    ),
-    *(
-        "0x" + "f" * 40,
+        "2020-99-99 ",
         "1:99:99 ",
         "1_000 ",
         "1e999 ",
         ".inf ",
-        "9" * 5000,
-        "~\n",
-        "training: {rounds: 1}\n",
-        "seeds: [0]\n",
     ),
+    *("0x" + "f" * 40, "9" * 5000),
 )
 REAL = {name: path.read_text(encoding="utf-8") for name, path in suite_files().items()}
 
@@ -78,12 +72,6 @@ def load(text: str | bytes, folder: Path) -> Any:
     path.write_bytes(text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text)
     found = load_suite(str(path))
     return select(found, [], [], [], [])
-
-
-@examples(25)
-@given(data=st.dictionaries(st.sampled_from([*TINY, "control", "seeds", "decoys", "x"]) | st.text(max_size=5), tree))
-def test_random_settings(tmp_path: Path, data: dict[str, Any]) -> None:
-    survives("suite: random", lambda: load(yaml.safe_dump(data), tmp_path), tmp_path)
 
 
 @examples(25)
@@ -118,29 +106,6 @@ def test_a_small_suite_with_places_changed_gets_a_plan_or_a_sentence(tmp_path: P
         tmp_path,
     )
     assert not (tmp_path / "run").exists()
-
-
-@examples(10, slower=4)
-@given(place=st.sampled_from(("training", "observe")), data=st.data())
-def test_every_number_of_a_training_gets_a_plan_or_a_sentence(tmp_path: Path, place: str, data: st.DataObject) -> None:
-    names = (
-        "rounds",
-        "epochs",
-        "batch_size",
-        "clients",
-        "participants",
-        "learning_rate",
-        "alpha",
-        "partition",
-        "dropouts",
-    )
-    name = data.draw(st.sampled_from(names if place == "training" else ("rounds", "probe_batch", "targets")))
-    changed = {**TINY, place: {**TINY[place], name: data.draw(leaf)}}
-    survives(
-        "suite: numbers",
-        lambda: make_plan(load(yaml.safe_dump(changed), tmp_path), Options(run=tmp_path / "run")),
-        tmp_path,
-    )
 
 
 BOMBS = {

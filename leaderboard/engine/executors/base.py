@@ -1,4 +1,4 @@
-"""What the engine asks of whoever runs its jobs."""
+"""The interface between the engine and whatever runs its jobs."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import ClassVar
 from leakboard.leaderboard.planning.jobs import Job
 from leakboard.leaderboard.records.record import Status
 
-#: seconds between two looks at time and memory
+#: seconds between two checks of time and memory
 PATIENCE = 0.2
 
 
 @dataclass
 class Running:
-    """A job under way, since when."""
+    """A running job and its start."""
 
     job: Job
     since: float = field(default_factory=time.time)
@@ -25,7 +25,7 @@ class Running:
 
 @dataclass(frozen=True)
 class End:
-    """A job that ended, and what to say of it where it left no record of its own."""
+    """A job that ended, with status and reason in case it left no record of its own."""
 
     job: Job
     status: Status
@@ -33,7 +33,7 @@ class End:
 
 
 class Executor(ABC):
-    """Starts jobs and tells how they ended. Which job is next, and what is written, is the engine's affair."""
+    """Starts jobs and reports how they ended. The engine chooses the next job and writes all files."""
 
     name: ClassVar[str]
     #: how many jobs may run at once
@@ -42,16 +42,16 @@ class Executor(ABC):
     @property
     @abstractmethod
     def running(self) -> Sequence[Running]:
-        """The jobs that were started and have not ended."""
+        """The jobs that have started and not ended."""
 
     @abstractmethod
     def start(self, job: Job) -> None:
-        """Start a job; it ends by itself, over a limit, or with its machine."""
+        """Start a job. It ends by itself, at a limit, or with its machine."""
 
     @abstractmethod
     def wait(self) -> list[End]:
-        """Those that ended, after a moment at most; none where nothing did."""
+        """Wait a moment and return the jobs that ended, if any."""
 
     @abstractmethod
     def stop(self) -> None:
-        """End all that runs; nothing of it is left when this returns."""
+        """End all jobs; none is left when this returns."""

@@ -1,6 +1,6 @@
-"""Jobs on a Ray cluster: a Ray task is a local executor on another machine, so that a cell runs the same way there.
+"""Jobs on a Ray cluster. A Ray task is a local executor on another machine, so a cell runs there as it does here.
 
-The machines share the run's folder and the checkout, under the same paths (docs/executors.md).
+All machines need the run's folder and the checkout under the same paths (docs/executors.md).
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from leakboard.leaderboard.planning.jobs import Job
 from leakboard.leaderboard.records.provenance import versions
 from leakboard.leaderboard.records.record import Status
 
-#: how often a job is started in all, where its Ray worker or its machine dies under it
+#: a job whose Ray worker or machine dies is started this many times in total
 STARTS = 3
-#: seconds that a shared file system may take to show what another machine wrote
+#: seconds until a shared file system shows what another machine wrote
 SLOWNESS = 60.0
 
 
 @dataclass
 class Sent(Running):
-    """A job that was handed to Ray."""
+    """A job that was submitted to Ray."""
 
     task: Any = None
     starts: int = 1
 
 
 class RayExecutor(Executor):
-    """As many Ray tasks at once as there are workers (0: as the cluster has CPUs), each with a CPU and a GPU share."""
+    """One Ray task per worker (0: one per CPU of the cluster), each with one CPU and a share of a GPU."""
 
     name: ClassVar[str] = "ray"
 
     def __init__(self, workers: int, memory_limit: float, gpus_per_cell: float) -> None:
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a run reports to nobody
-        os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's own default, 15, starves beside anything else
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a run reports no usage to anybody
+        os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's default, 15, starves beside other programs
         try:
             import ray
         except ImportError:
@@ -64,23 +64,23 @@ class RayExecutor(Executor):
 
     @property
     def running(self) -> Sequence[Sent]:
-        """The tasks under way; those that wait for a free machine are among them."""
+        """The submitted tasks, including those that wait for a free machine."""
         return self._running
 
     def start(self, job: Job) -> None:
-        """Hand the job to Ray."""
+        """Submit the job to Ray."""
         self._running.append(Sent(job, task=self._task(job)))
 
     def _task(self, job: Job) -> Any:
         share = self.gpus_per_cell if job.cell is not None else 0.0
-        # a fork server keeps the environment in which it was started, so cells with a GPU get Ray workers of their own
+        # a fork server keeps the environment of its start, so cells with a GPU need Ray workers of their own
         variables = {"PYTHONPATH": importing_us()["PYTHONPATH"], "LEAKBOARD_GPUS": f"{share:g}"}
         options = {"num_cpus": 1, "num_gpus": share, "max_retries": 0, "runtime_env": {"env_vars": variables}}
         task = self.ray.remote(work_here).options(**options)
         return task.remote(job.model_dump_json(), self.memory_limit, str(Path.cwd()), self.code)
 
     def wait(self) -> list[End]:
-        """Those that ended; a job whose worker or machine died is started again, a few times."""
+        """Return the jobs that ended. A job whose worker or machine died is started again, up to `STARTS` times."""
         ready, _ = self.ray.wait([sent.task for sent in self._running], timeout=PATIENCE)
         ends = []
         for sent in [sent for sent in self._running if sent.task in ready]:
@@ -93,7 +93,7 @@ class RayExecutor(Executor):
         return ends
 
     def _end_of(self, sent: Sent) -> End | None:
-        """How a task ended; None where it is to be started again."""
+        """How a task ended; None if it must be started again."""
         errors = self.ray.exceptions
         try:
             status, reason, wrote = self.ray.get(sent.task)
@@ -111,7 +111,7 @@ class RayExecutor(Executor):
         return End(sent.job, status, reason)
 
     def stop(self) -> None:
-        """Cancel all tasks and leave the cluster; their processes end with their Ray workers."""
+        """Cancel all tasks and leave the cluster. Their processes end with their Ray workers."""
         for sent in self._running:
             self.ray.cancel(sent.task, force=True)
         self._running.clear()
@@ -119,19 +119,19 @@ class RayExecutor(Executor):
 
 
 def has_result(job: Job) -> bool:
-    """Whether a job's record or training is there, as seen from this machine."""
+    """Whether this machine sees the job's record or training."""
     return job.record_file.exists() if job.cell is not None else job.training_folder.is_dir()
 
 
 def work_here(text: str, memory_limit: float, folder: str, code: str) -> tuple[Status, str, bool]:
-    """Do a job on this machine, inside a Ray task: what to say of it, and whether it left a result.
+    """Do a job on this machine, inside a Ray task. Returns status, reason, and whether there is a result.
 
-    The Ray worker itself touches no data: as in a local run, the job and its attack get processes of a fork server.
+    The Ray worker itself reads no data: as in a local run, the job and its attack get processes from a fork server.
     """
     if code_digest() != code:
-        raise UserError("this machine has other code or other versions of packages than the one that planned the run")
-    os.chdir(folder)  # paths of a run may be relative
-    sys.modules["__main__"].__dict__.pop("__file__", None)  # or every child would run Ray's own main file first
+        raise UserError("this machine has other code or other package versions than the machine that planned the run")
+    os.chdir(folder)  # a run may have relative paths
+    sys.modules["__main__"].__dict__.pop("__file__", None)  # else every child would first run Ray's main file
     job = Job.model_validate_json(text)
     here = LocalExecutor(1, memory_limit)
     here.start(job)
@@ -144,7 +144,7 @@ def work_here(text: str, memory_limit: float, folder: str, code: str) -> tuple[S
 
 
 def code_digest() -> str:
-    """A digest of our code and of the packages that numbers come from: a record's key speaks of these alone."""
+    """A digest of our code and of the versions of packages that affect numbers, as in a record's key."""
     files = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
     digests = {str(path.relative_to(ROOT)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
     return digest_of("code", digests, versions())

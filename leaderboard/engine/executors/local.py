@@ -1,4 +1,4 @@
-"""Jobs on this machine: one process a job, from a fork server, with a limit of time and memory each."""
+"""Jobs on this machine: one process per job, from a fork server, each with a limit of time and memory."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from leakboard.leaderboard.engine.executors.memory import GIB, resident
 from leakboard.leaderboard.engine.worker import UNWRITTEN, log_file, work
 from leakboard.leaderboard.planning.jobs import Job
 
-#: what multiprocessing says of a process whose fork server died: it may well live on
+#: exit code that multiprocessing reports if the fork server died; the process itself may still run
 ORPHANED = 255
-#: how often a process is tried to be started
+#: how many times the start of a process is tried
 STARTS = 3
 
 
 @dataclass
 class Started(Running):
-    """A job in its process, and the process of its attack."""
+    """A job with its process and the process of its attack."""
 
     process: BaseProcess | None = None
     attack: BaseProcess | None = None
@@ -38,11 +38,11 @@ class Started(Running):
 
     @property
     def memory(self) -> int:
-        """Bytes that the job holds."""
+        """Bytes of memory that the job uses."""
         return sum(resident(process.pid or 0) for process in (self.process, self.attack) if process is not None)
 
     def end(self) -> None:
-        """End the process and, with it, its attack's, and whatever they forked; all are gone when this returns."""
+        """End the process, its attack's process, and everything they forked. All are gone when this returns."""
         for process in (self.process, self.attack):
             if process is not None and process.pid is not None:
                 with suppress(ProcessLookupError, PermissionError):
@@ -55,7 +55,7 @@ class Started(Running):
 
 
 class LocalExecutor(Executor):
-    """As many processes at once as there are workers; a job over its time or its memory is killed."""
+    """One process per worker at a time. A job that exceeds its time or memory is killed."""
 
     name: ClassVar[str] = "local"
 
@@ -66,11 +66,11 @@ class LocalExecutor(Executor):
 
     @property
     def running(self) -> Sequence[Started]:
-        """The jobs under way."""
+        """The running jobs."""
         return self._running
 
     def start(self, job: Job) -> None:
-        """Start the job's processes; where the fork server is killed in that very moment, from a new one."""
+        """Start the job's processes; if the fork server is killed at that moment, from a new one."""
         for left in reversed(range(STARTS)):
             try:
                 self._running.append(_start(job))
@@ -81,7 +81,7 @@ class LocalExecutor(Executor):
                 time.sleep(PATIENCE)
 
     def wait(self) -> list[End]:
-        """Those that ended or went over a limit."""
+        """Return the jobs that ended or exceeded a limit."""
         wait([r.process.sentinel for r in self._running if r.process is not None], timeout=PATIENCE)
         ends = []
         for running in list(self._running):
@@ -114,7 +114,7 @@ class LocalExecutor(Executor):
 
 
 def _start(job: Job) -> Started:
-    """Start the job's process and, for a cell, the one that its attack will run in."""
+    """Start the job's process and, for a cell, the process for its attack."""
     start_fork_server(Path(job.run))
     attack, pipes = start_attack_process() if job.cell is not None else (None, None)
     try:
@@ -122,5 +122,5 @@ def _start(job: Job) -> Started:
         process.start()
     finally:
         if pipes is not None:
-            pipes.close()  # the worker has its own handles: ours would keep the attack alive after it
+            pipes.close()  # the worker has its own handles; ours would keep the attack alive after the worker's end
     return Started(job, process=process, attack=attack, begun=time.monotonic())

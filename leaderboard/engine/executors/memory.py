@@ -1,4 +1,4 @@
-"""How much memory processes hold, from /proc."""
+"""How much memory processes use, from /proc."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ GIB = 1024**3
 
 
 def resident(process: int) -> int:
-    """Bytes that a process and its descendants hold in memory; 0 where there is none, or no /proc to ask.
+    """Bytes of memory of a process and its descendants; 0 without such a process or without /proc.
 
-    Pages that processes share count for each of them: what the fork server preloaded, some 0.3 GiB a process.
+    Shared pages count for each process. The fork server preloads about 0.3 GiB per process.
     """
     found = 0
-    # it may end while it is looked at
+    # the process may end meanwhile
     with suppress(OSError, ValueError, IndexError):
         folder = PROC / str(process)
         found = int((folder / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from urllib.parse import quote
 
 from leakboard.core.terminal import plain
+from leakboard.leaderboard.tables.formats.base import Format
 from leakboard.leaderboard.tables.formats.shared import remarks
 from leakboard.leaderboard.tables.table import Cell, Column, Row, Table
 
@@ -19,7 +20,7 @@ def _html_cell(cell: Cell, column: Column, mark: int | None, first: bool, numeri
     shown = f'<span class="value">{_html(cell.main(column))}</span>'
     interval = cell.interval(column)
     shown += f' <span class="interval">{_html(interval)}</span>' if interval else ""
-    if cell.link:  # always a fragment of this page, so that no record's name can become a javascript: address
+    if cell.link:  # always a fragment of this page: no record's name can become a javascript: address
         shown = f'<a href="#record={quote(cell.link, safe="")}" data-record="{_html(cell.link)}">{shown}</a>'
     shown += f"<sup>{mark}</sup>" if mark is not None else ""
     names = ["number"] * cell.is_number + ["best"] * cell.best + ["instead"] * (cell.text is not None)
@@ -43,7 +44,7 @@ def _html_rows(table: Table, rows: Iterable[Row], name: str) -> str:
 
 
 def to_html(table: Table) -> str:
-    """One `<table>` element: sortable by `data-sort`, footnotes in its foot, nothing in it that can run."""
+    """One `<table>` element: sortable by `data-sort`, with footnotes in its foot, and without anything that can run."""
     span = f'colspan="{len(table.columns)}"'
     head = "".join(
         f'<th scope="col" data-key="{_html(c.key)}" data-direction="{c.direction or ""}" title="{_html(c.help)}"'
@@ -62,3 +63,13 @@ def to_html(table: Table) -> str:
         f"<caption><strong>{_html(table.title)}</strong> <span>{_html(table.caption)}</span></caption>\n"
         f"<thead><tr>{head}</tr></thead>\n{body}" + (f"<tfoot>\n{foot}</tfoot>\n" if foot else "") + "</table>\n"
     )
+
+
+class Html(Format):
+    """One HTML `<table>` element per table, without style or script."""
+
+    name = "html"
+
+    def render(self, tables: Sequence[Table]) -> str:
+        """The tables one after the other."""
+        return "\n\n".join(map(to_html, tables)) + "\n"

@@ -9,22 +9,24 @@ from dataclasses import replace
 from itertools import starmap
 
 from leakboard.core.terminal import plain
+from leakboard.leaderboard.tables.formats.base import Format
 from leakboard.leaderboard.tables.formats.shared import RAISED, remarks
 from leakboard.leaderboard.tables.table import NOTHING, Cell, Column, Group, Row, Table
 
 #: what a document must load
 PACKAGES = r"\usepackage{booktabs,graphicx}"
-#: lines that a page holds besides title, header and remarks
+#: lines of a page besides title, header and notes
 LINES = 36
-#: letters that pdfLaTeX's default encoding has not; their nearest in ASCII is not always their own decomposition
+#: letters that pdfLaTeX's default encoding lacks, with the nearest ASCII letters
 _LETTERS = dict(zip("ÐÞðþĐđĦħĸŊŋŦŧ", ["D", "Th", "d", "th", "D", "d", "H", "h", "k", "N", "n", "T", "t"], strict=True))
 _UNKNOWN = set("ĄąĘęĮįŲųĿŀŉſªº") | set(_LETTERS)
 _GREEK = "alpha beta gamma delta zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau upsilon chi psi omega"
 _GREEK_CAPITALS = "Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega"
-_LATEX = {
+#: characters that pdfLaTeX needs a command for
+SIGNS = {
     **{char: "\\" + char for char in "&%$#_{}"},
     **{char: f"${char}$" for char in "<>|"},
-    **{char: f"{{{char}}}" for char in "[]*"},  # at the start of a line, \\ would take a bare one as its argument
+    **{char: f"{{{char}}}" for char in "[]*"},  # bare, they would be an argument of the \\ before them
     **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "`": r"\textasciigrave{}"},
     **{'"': "''", "‘": "`", "’": "'", "“": "``", "”": "''", "…": r"\ldots{}", "−": "$-$", "°": r"$^\circ$"},
     **{"–": r"\textendash{}", "—": r"\textemdash{}", "≤": r"$\leq$", "≥": r"$\geq$", "±": r"$\pm$", "≈": r"$\approx$"},
@@ -38,15 +40,15 @@ _LATEX = {
 
 
 def _latex(text: str) -> str:
-    """Text for pdfLaTeX: what it knows stays, signs become commands, the rest its nearest ASCII or a question mark."""
+    """Text for pdfLaTeX: known letters stay, signs become commands, all else its nearest ASCII or a question mark."""
 
     def known(char: str) -> str:
-        if char in _LATEX:
-            return _LATEX[char]
+        if char in SIGNS:
+            return SIGNS[char]
         if char.isascii() or (char < "\u0180" and char.isalpha() and char not in _UNKNOWN):
             return char
         parts = unicodedata.normalize("NFKD", char)
-        near = "".join(_LATEX.get(part, part) for part in parts if part.isascii() or part in _LATEX)
+        near = "".join(SIGNS.get(part, part) for part in parts if part.isascii() or part in SIGNS)
         return near or ("" if unicodedata.combining(char) else "?")
 
     # two hyphens (--fresh-keys) would print as a dash
@@ -54,9 +56,9 @@ def _latex(text: str) -> str:
 
 
 def _reach(cell: Cell, column: Column) -> str:
-    """How far the interval reaches from the number: ± where it reaches as far both ways, else + above and − below.
+    """The interval relative to the number: ± if it is symmetric, else + above and − below.
 
-    An interval that is open at one end, or does not hold the number, stands as it is.
+    An interval that is open at one end, or does not contain the number, is printed as it is.
     """
     interval = cell.interval(column)
     value, low, high = cell.value, cell.low, cell.high
@@ -68,7 +70,7 @@ def _reach(cell: Cell, column: Column) -> str:
 
 def _power(numbers: str) -> str:
     """4.7e-05 as a power of ten."""
-    # in braces: what follows may raise something, too
+    # in braces, because an exponent may follow
     return re.sub(r"e([+-]\d+)", lambda found: rf" \cdot {{10^{{{int(found[1])}}}}}", numbers)
 
 
@@ -81,10 +83,10 @@ def _latex_cell(cell: Cell, column: Column, mark: str) -> str:
 
 
 def to_latex(table: Table) -> str:
-    r"""A `table` float: the best bold, intervals with ±, unranked rows below a rule; scaled down where it is too wide.
+    r"""A `table` float: best cells in bold, intervals with ±, unranked rows below a rule. Wide tables are scaled down.
 
-    A table too long for a page becomes several. The first line is a comment that names the packages that the document
-    must load.
+    A table that is too long for a page becomes several. The first line is a comment with the packages that the
+    document must load.
     """
     pages = _pages(table)
     if len(pages) == 1:
@@ -94,12 +96,12 @@ def to_latex(table: Table) -> str:
 
 
 def _pages(table: Table) -> list[list[Group]]:
-    """The table's groups of rows, cut so that each part fits on a page with its footnotes."""
+    """The table's groups of rows in parts. Each part fits on a page with its footnotes."""
     pages: list[list[Group]] = [[]]
     notes: set[str] = set()
     left = room = LINES - sum(map(_lines, table.notes))
     for group in table.groups():
-        fresh = True  # on a page that this group has not reached yet: a title and rules
+        fresh = True  # the first row of a group on a page also needs a title and rules
         for row in (*group.ranked, *group.muted):
             own = {cell.note for cell in (row.cell(column) for column in table.columns) if cell.note}
             taken = 1 + sum(map(_lines, own - notes)) + (3 if fresh else 0)
@@ -117,7 +119,7 @@ def _pages(table: Table) -> list[list[Group]]:
 
 
 def _lines(note: str) -> int:
-    """The lines that a footnote takes, at least."""
+    """The minimum number of lines of a footnote."""
     return 1 + len(note) // 90
 
 
@@ -153,3 +155,14 @@ def _float(table: Table, groups: Sequence[Group]) -> str:
         + [rf"\par\smallskip{{\footnotesize {remark}\par}}" for remark in beneath]
         + [r"\end{table}", ""]
     )
+
+
+class Latex(Format):
+    """Booktabs LaTeX, one float per table."""
+
+    name = "latex"
+    comment = "% "
+
+    def render(self, tables: Sequence[Table]) -> str:
+        """The tables one after the other."""
+        return "\n\n".join(map(to_latex, tables)) + "\n"

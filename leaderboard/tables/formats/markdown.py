@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Sequence
 
 from leakboard.core.terminal import plain
+from leakboard.leaderboard.tables.formats.base import Format
 from leakboard.leaderboard.tables.formats.shared import raised, remarks
 from leakboard.leaderboard.tables.table import Cell, Column, Row, Table
 
@@ -22,7 +24,7 @@ def _markdown_cell(cell: Cell, column: Column, muted: bool, mark: str) -> str:
 
 
 def to_markdown(table: Table) -> str:
-    """GitHub's Markdown: the best bold, rows below the line in italics."""
+    """GitHub's Markdown: best cells in bold, muted rows in italics."""
     marks, blank = table.footnotes(), [""] * (len(table.columns) - 1)
 
     def cells(row: Row) -> list[str]:
@@ -37,3 +39,14 @@ def to_markdown(table: Table) -> str:
     grid = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     beneath = "\n".join(f"- {raised(int(m)) + ' ' if m else ''}{_markdown(text)}" for m, text in remarks(table))
     return "\n\n".join(filter(None, [f"### {_markdown(table.title)}", _markdown(table.caption), grid, beneath])) + "\n"
+
+
+class Markdown(Format):
+    """GitHub's Markdown."""
+
+    name = "md"
+    comment = ""
+
+    def render(self, tables: Sequence[Table]) -> str:
+        """The tables one after the other."""
+        return "\n\n".join(map(to_markdown, tables)) + "\n"

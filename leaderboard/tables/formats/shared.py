@@ -1,4 +1,4 @@
-"""What several formats share: text made safe for one line, footnote marks, remarks."""
+"""What several formats share: footnote marks and the remarks below a table."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ def raised(number: int | None) -> str:
 
 
 def remarks(table: Table) -> list[tuple[str, str]]:
-    """What stands under a table: footnotes with their marks, then the notes without."""
+    """The remarks below a table: footnotes with their marks, then notes without a mark."""
     footnotes = [(str(number), note) for note, number in table.footnotes().items()]
     return footnotes + [("", note) for note in table.notes]

@@ -24,10 +24,6 @@ from leakboard.defenses.crypto.threshold import (
     generate,
     lagrange,
     partial,
-    product_of_powers,
-    prove,
-    signed,
-    verify,
 )
 from leakboard.federation.payload import copy_value
 
@@ -127,12 +123,7 @@ def test_signed_sums_by_an_offset_and_modulo_n(values: list[int]) -> None:
     unshift = pow(1 + public.n, -offset * len(values), public.square)
     [residue] = combine(public, partials_of([add(public, [*ciphertexts, unshift])], (1, 2, 3)))
     assert 0 <= residue < public.n
-    assert signed(public, residue) == sum(values)
-
-
-def test_signs_change_at_half_of_n() -> None:
-    public, _ = tiny()
-    assert [signed(public, plain) for plain in (0, 678, 679, 1356)] == [0, 678, -678, -1]
+    assert residue == sum(values) % public.n
 
 
 def test_encryption_is_probabilistic() -> None:
@@ -192,8 +183,6 @@ def test_a_foreign_share_is_noticed(index: int, off_by: int) -> None:
     chosen = [index, *(other for other in partials if other != index)][:THRESHOLD]
     with pytest.raises(WrongShares):
         combine(public, {i: partials[i] for i in chosen})
-    proof = prove(public, foreign, ciphertexts, partials[index], stream("foreign"))
-    assert not verify(public, index, ciphertexts, partials[index], proof)
 
 
 def test_a_partial_decryption_without_an_inverse_is_noticed() -> None:
@@ -202,80 +191,6 @@ def test_a_partial_decryption_without_an_inverse_is_noticed() -> None:
     for value in (0, public.n, factors()[0]):
         with pytest.raises(WrongShares):
             combine(public, {**partials, 2: [value]})
-
-
-# --- proofs ----------------------------------------------------------------------------------
-
-
-@few
-@given(st.integers(1, PARTIES), st.integers(0, 40))
-def test_honest_proofs_hold(index: int, count: int) -> None:
-    public, shares = dealt()
-    ciphertexts = ciphertexts_of(*range(count))
-    partials = partials_of(ciphertexts, [index])[index]
-    proof = prove(public, shares[index - 1], ciphertexts, partials, stream("proof"))
-    assert verify(public, index, ciphertexts, partials, proof)
-    assert copy_value(proof) == proof  # a message may hold it
-
-
-@few
-@given(st.integers(0, 5), st.integers(1, 2**BITS), st.booleans())
-def test_a_shifted_plaintext_is_caught_by_the_proof_alone(where: int, by: int, compensated: bool) -> None:
-    """One partial times (1 + n)^k; or a second one times (1 + n)^-k, so that their plain product is right."""
-    public, shares = dealt()
-    by = by % (public.n - 1) + 1
-    ciphertexts = ciphertexts_of(*range(6))
-    partials = partials_of(ciphertexts, (1, 2, 3))
-    honest = prove(public, shares[1], ciphertexts, partials[2], stream("shift"))
-    assert verify(public, 2, ciphertexts, partials[2], honest)
-    partials[2][where] = partials[2][where] * (1 + by * public.n) % public.square
-    if compensated:
-        other = (where + 1) % 6
-        partials[2][other] = partials[2][other] * (1 - by * public.n) % public.square
-    assert combine(public, partials)[where] != where  # no WrongShares, and a wrong result
-    assert not verify(public, 2, ciphertexts, partials[2], honest)
-    own = prove(public, shares[1], ciphertexts, partials[2], stream("shift"))
-    assert not verify(public, 2, ciphertexts, partials[2], own)
-
-
-def test_a_proof_fits_its_own_statement_only() -> None:
-    public, shares = dealt()
-    ciphertexts = ciphertexts_of(1, 2, 3)
-    partials = partials_of(ciphertexts, [1])[1]
-    proof = prove(public, shares[0], ciphertexts, partials, stream("own"))
-    assert verify(public, 1, ciphertexts, partials, proof)
-    assert not verify(public, 2, ciphertexts, partials, proof)
-    assert not verify(public, 1, ciphertexts_of(1, 2, 4), partials, proof)
-    assert not verify(public, 1, ciphertexts, partials[::-1], proof)
-    assert not verify(public, 1, ciphertexts[:2], partials[:2], proof)
-    for name in proof:
-        assert not verify(public, 1, ciphertexts, partials, {**proof, name: proof[name] + 1})
-
-
-def test_malformed_proofs_are_false_not_errors() -> None:
-    public, shares = dealt()
-    ciphertexts = ciphertexts_of(1, 2)
-    partials = partials_of(ciphertexts, [1])[1]
-    proof = prove(public, shares[0], ciphertexts, partials, stream("malformed"))
-    assert not verify(public, 0, ciphertexts, partials, proof)
-    assert not verify(public, PARTIES + 1, ciphertexts, partials, proof)
-    assert not verify(public, 1, ciphertexts, partials[:1], proof)
-    assert not verify(public, 1, ciphertexts, partials, {})
-    order = public.n * (factors()[0] // 2) * (factors()[1] // 2)
-    assert verify(public, 1, ciphertexts, partials, {**proof, "response": proof["response"] + order})
-    assert not verify(public, 1, ciphertexts, partials, {**proof, "response": proof["response"] + (order << 999)})
-    for value in (0, -1, public.n, factors()[0], partials[1] + public.square):
-        assert not verify(public, 1, ciphertexts, [partials[0], value], proof)
-
-
-def test_a_negated_partial_changes_nothing() -> None:
-    """The statement is about squares, and `combine` reads only squares."""
-    public, shares = dealt()
-    ciphertexts = ciphertexts_of(9)
-    partials = partials_of(ciphertexts, (1, 2, 3))
-    partials[1] = [public.square - partials[1][0]]
-    assert verify(public, 1, ciphertexts, partials[1], prove(public, shares[0], ciphertexts, partials[1], stream("-")))
-    assert combine(public, partials) == [9]
 
 
 # --- keys ------------------------------------------------------------------------------------
@@ -382,7 +297,7 @@ def test_other_sizes(bits: int, parties: int, threshold: int) -> None:
 
 
 def works_from_end_to_end(bits: int, parties: int, threshold: int) -> None:
-    """Each party encrypts, the last `threshold` decrypt the sum, and one of them cheats in vain."""
+    """Each party encrypts, the last `threshold` decrypt the sum, and one fewer cannot."""
     public, shares = generate(stream("end to end"), bits, parties, threshold)
     assert public.bits == bits
     table, draws = Encryptor(public), stream("draws")
@@ -391,11 +306,6 @@ def works_from_end_to_end(bits: int, parties: int, threshold: int) -> None:
     chosen = shares[-threshold:]
     partials = {share.index: partial(public, share, total) for share in chosen}
     assert combine(public, partials) == [sum(plains)]
-    cheat = chosen[0]
-    proof = prove(public, cheat, total, partials[cheat.index], draws)
-    assert verify(public, cheat.index, total, partials[cheat.index], proof)
-    shifted = [partials[cheat.index][0] * (1 + public.n) % public.square]
-    assert not verify(public, cheat.index, total, shifted, prove(public, cheat, total, shifted, draws))
     with pytest.raises(ValueError, match="parties must decrypt"):
         combine(public, dict(list(partials.items())[1:]))
 
@@ -425,10 +335,3 @@ def test_lagrange_interpolates_with_integers(indices: set[int], data: st.DataObj
     assert sum(m * value for m, value in zip(mu, values, strict=True)) == denominator * polynomial[0]
     assert math.factorial(40) % denominator == 0
     assert math.gcd(denominator, *mu) == 1
-
-
-@given(st.lists(st.tuples(st.integers(0, 2**70), st.integers(0, 2**70)), max_size=70), st.integers(2, 2**64))
-def test_products_of_powers(pairs: list[tuple[int, int]], modulus: int) -> None:
-    bases, exponents = [base for base, _ in pairs], [exponent for _, exponent in pairs]
-    expected = math.prod(pow(base, exponent, modulus) for base, exponent in pairs) % modulus
-    assert product_of_powers(bases, exponents, modulus) % modulus == expected

@@ -370,5 +370,5 @@ def test_a_wrong_executor_or_share_is_refused(tmp_path: Path, given: tuple[str, 
 
 def test_a_machine_with_other_code_refuses_its_jobs(tmp_path: Path) -> None:
     assert code_digest() == code_digest()
-    with pytest.raises(UserError, match="other code or other versions"):
+    with pytest.raises(UserError, match="other code or other package versions"):
         work_here("", 1.0, str(tmp_path), "the digest of other code")

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from leakboard.leaderboard.page.charts.numbers import Chart, Drawn, save_charts
+from leakboard.leaderboard.page.charts.base import Chart
+from leakboard.leaderboard.page.charts.collect import Drawn, save_charts
 from leakboard.leaderboard.page.page import anchor, write_page
 from leakboard.leaderboard.records.record import Record
 from leakboard.leaderboard.tables.all_cells import cell_tables

@@ -36,7 +36,7 @@ def test_a_card_tells_claim_findings_and_records() -> None:
     assert worst.score.startswith("identified 0.0 % [")
     assert by_goal["audit"].verdict == BROKEN
     assert by_goal["audit"].score.startswith("ε audited 5.00 over the half of the trials")
-    assert dict(found.facts)["ε audited"] == "at least 5.00 a round (server)"
+    assert dict(found.facts)["ε audited"] == "at least 5.00 per round (server)"
 
 
 def test_the_control_comes_first_and_all_defenses_have_a_card() -> None:
@@ -114,17 +114,17 @@ def test_facts_compare_with_the_control() -> None:
     assert found.remark == "Phi has no noise"
     assert dict(found.facts) == {
         "accuracy": "85.0 % (−5.0 points against fedsgd)",
-        "CPU a round": "0.2 s, 2 times fedsgd's",
-        "sent a client and round": "2 MB",
+        "CPU per round": "0.2 s, 2 times fedsgd's",
+        "sent per client and round": "2 MB",
         "ε nominal": "3 per round",
-        "ε exact per run": "45.2, if all noise were Gaussian, on this graph, at this delta",
+        "ε exact per run": "45.2, for Gaussian noise, this graph and this delta",
     }
     assert dict(card(records, "fedsgd").facts)["accuracy"] == "90.0 %"
 
 
 def test_a_total_that_is_not_known_is_not_made_up() -> None:
     records = [timed("fedsgd", {"client/Train": 1.2}), timed("he", {"client/Train": 2.4}, claims={"crypto": "sampled"})]
-    assert dict(card(records, "he").facts)["CPU a round"].startswith("not known")
+    assert dict(card(records, "he").facts)["CPU per round"].startswith("not known")
 
 
 def test_knowing_the_defense_counts() -> None:

@@ -10,9 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from leakboard.leaderboard.page.charts.numbers import Budgets, Matrix, Roc, TradeOff, charts
+from leakboard.leaderboard.page.charts.collect import charts
+from leakboard.leaderboard.page.charts.epsilon import Budgets
+from leakboard.leaderboard.page.charts.roc import Roc, roc_line
+from leakboard.leaderboard.page.charts.threats import Matrix
+from leakboard.leaderboard.page.charts.trade_off import TradeOff
 from leakboard.leaderboard.page.page import write_page
-from leakboard.leaderboard.page.roc import roc_at, roc_line
+from leakboard.leaderboard.page.roc import roc_at
 from leakboard.leaderboard.ranking.evidence import gather, halves, tpr_at
 from leakboard.leaderboard.ranking.leaderboards import Board, ranking_boards
 from leakboard.leaderboard.records.record import Record
@@ -58,7 +62,7 @@ def write(folder: Path, records: list[Record]) -> Page:
 
 
 def test_the_trade_off_shows_the_worst_case_the_plain_one_and_the_front() -> None:
-    chart = charts(boards(a_run()))[0]
+    chart = charts(boards(a_run()), [])[0]
     assert isinstance(chart, TradeOff)
     (plane,) = chart.planes
     spots = {spot.defense: spot for spot in plane.spots}
@@ -72,7 +76,7 @@ def test_the_trade_off_shows_the_worst_case_the_plain_one_and_the_front() -> Non
 def test_the_matrix_has_a_column_a_threat_and_no_colour_where_nothing_is_ranked() -> None:
     records = [r for r in a_run() if r.cell.goal != "membership"]
     records += [gapped("fedsgd", 3, 0.9, 0.9), gapped("mp-dp", 3, 0.9, 0.9)]
-    (chart,) = [chart for chart in charts(boards(records)) if isinstance(chart, Matrix)]
+    (chart,) = [chart for chart in charts(boards(records), []) if isinstance(chart, Matrix)]
     assert [column.split("\n")[0] for column in chart.columns] == [
         "reconstruction",
         "membership",
@@ -88,7 +92,7 @@ def test_the_matrix_has_a_column_a_threat_and_no_colour_where_nothing_is_ranked(
 
 
 def test_budgets_carry_the_verdict() -> None:
-    (chart,) = [chart for chart in charts(boards(a_run())) if isinstance(chart, Budgets)]
+    (chart,) = [chart for chart in charts(boards(a_run()), []) if isinstance(chart, Budgets)]
     found = {budget.defense: budget for budget in chart.budgets}
     assert found["mp-dp"][1:] == (3.0, 40.0, 5.0, 6.5, True)
     assert found["fedsgd"][1:] == (None, None, 6.0, 6.5, False)
@@ -120,18 +124,18 @@ def test_the_band_of_one_seed_is_that_of_resamples_and_the_caption_says_which() 
     assert (line.high - line.low).max() > 0.05
     inside = (line.low <= line.tpr + 1e-12) & (line.tpr <= line.high + 1e-12)
     assert inside.mean() > 0.9
-    one = charts(boards([attacked("fedsgd", 3)]))[-1]
-    more = charts(boards([attacked("fedsgd", 3), membership(seed=1)]))[-1]
+    one = charts(boards([attacked("fedsgd", 3)]), [])[-1]
+    more = charts(boards([attacked("fedsgd", 3), membership(seed=1)]), [])[-1]
     assert isinstance(one, Roc)
-    assert "of one seed, the band the central 95 %" in one.caption
-    assert "the mean over 2 seeds, the band from the least to the largest" in more.caption
+    assert "from one seed; its band is the central 95 %" in one.caption
+    assert "the mean over 2 seeds; its band runs from the least to the largest" in more.caption
     assert roc_line("x", gather([membership(members=[True] * 4)])[0], plain=False) is None
 
 
 def test_the_roc_is_of_the_reported_half_with_the_plain_attack_dashed() -> None:
     adaptive = membership("fedsgd", "strip", [9.0 * m for m in (1, 0) * 100], [True, False] * 100, adaptive=True)
     (board,) = boards([attacked("fedsgd", 1), adaptive])
-    chart = charts([board])[-1]
+    chart = charts([board], [])[-1]
     assert isinstance(chart, Roc)
     assert [(line.attack, line.plain) for line in chart.lines] == [("strip", False), ("shadow", True)]
     reported = board.rows[0].reported

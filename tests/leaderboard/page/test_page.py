@@ -74,7 +74,14 @@ def record(key: str, text: str = "", **given: Any) -> Record:
     spec = PluginSpec(label=label, name=label, parameters={label: label, "epsilon": 8.0})
     seconds = {f"client/{label}": 1.5}
     summary = TrainingSummary(
-        **{"key": label, "accuracy": 0.913, "test_records": 360, "train_accuracy": None, "rounds": 150},
+        **{
+            "key": label,
+            "accuracy": 0.913,
+            "test_records": 360,
+            "train_accuracy": None,
+            "train_records": 9,
+            "rounds": 150,
+        },
         **{"client_rounds": 750, "parameters": 4521, "diverged": False, "observed": {"first": 0, "last": 149}},
         **{"bytes_by_kind": {label: 12_345_678}, "claims": {label: 8}, "seconds": seconds, "cpu_seconds": seconds},
         wall_seconds=24.125,

@@ -107,7 +107,7 @@ def test_what_is_missing_says_why(status: str) -> None:
     assert broken == Panel(None, f"{status}: broken")
     assert shades(original) == [0, 51, 102, 153]  # those of the other defense: all are attacked on the same
     assert lost == Panel(None, f"{status}: broken")
-    assert absent == Panel(None, "not there yet")
+    assert absent == Panel(None, "not computed yet")
 
 
 def test_what_was_not_kept_is_told() -> None:

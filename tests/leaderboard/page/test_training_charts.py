@@ -7,10 +7,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-import leakboard.leaderboard.page.charts.training_drawing  # noqa: F401  (it adds the drawings)
-from leakboard.leaderboard.page.charts.drawing import DARK, LIGHT, draw
-from leakboard.leaderboard.page.charts.numbers import Chart
-from leakboard.leaderboard.page.charts.training_numbers import PhaseBars, Spending, training_charts
+from leakboard.leaderboard.page.charts.base import Chart
+from leakboard.leaderboard.page.charts.budget import Spending
+from leakboard.leaderboard.page.charts.collect import charts
+from leakboard.leaderboard.page.charts.drawing import DARK, LIGHT, to_svg
+from leakboard.leaderboard.page.charts.phases import PhaseBars
 from leakboard.leaderboard.records.record import Record
 from tests.leaderboard.page.test_charts import boards
 from tests.leaderboard.synthetic import reconstruction
@@ -35,7 +36,7 @@ def spending(
 
 
 def charts_of(records: list[Record], kind: type[Chart]) -> list[Any]:
-    return [chart for chart in training_charts(boards(records), records) if isinstance(chart, kind)]
+    return [chart for chart in charts(boards(records), records) if isinstance(chart, kind)]
 
 
 CONTROL = reconstruction("fedsgd", "prior", accuracy=0.95)
@@ -119,9 +120,9 @@ def test_both_are_drawn_in_both_looks_with_plain_numbers() -> None:
         timed("d", SAMPLED, claims={"crypto": "sampled"}),
     ]
     for chart in (*charts_of(records, Spending), *charts_of(times, PhaseBars)):
-        light, dark = (draw(chart, look) for look in (LIGHT, DARK))
+        light, dark = (to_svg(chart, look) for look in (LIGHT, DARK))
         assert light[0] != dark[0]
-        assert light == draw(chart, LIGHT)  # the same numbers always give the same file
+        assert light == to_svg(chart, LIGHT)  # the same numbers always give the same file
         assert light[1][0] > 300
         ElementTree.fromstring(light[0])
         assert b"mathdefault" not in light[0]
@@ -140,6 +141,6 @@ def test_the_axis_of_budgets_is_the_exact_epsilon_of_a_round_where_records_have_
     (chart,) = charts_of([CONTROL, *mine, *others], Spending)
     assert chart.axis == "ε exact per round"
     assert [(curve.name, [p.epsilon for p in curve.points]) for curve in chart.curves] == [("mp-dp", [15.3, 17409])]
-    assert "Not drawn, since there is no exact ε: laplace-3, laplace-100." in chart.caption
+    assert "Not drawn, because they have no exact ε: laplace-3, laplace-100." in chart.caption
     (old,) = charts_of([CONTROL, spending("mp-dp", 3, 0.5), spending("mp-dp", 10, 0.5)], Spending)
     assert old.axis == "ε claimed"

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from leakboard.leaderboard.page.cards import cards
-from leakboard.leaderboard.page.charts.numbers import charts, save_charts
-from leakboard.leaderboard.page.charts.training_numbers import training_charts
+from leakboard.leaderboard.page.charts.collect import charts, save_charts
 from leakboard.leaderboard.ranking.leaderboards import ranking_boards
 from leakboard.leaderboard.records.record import Record
 from leakboard.leaderboard.tables.formats import to_csv, to_html, to_latex, to_markdown, to_terminal
@@ -38,7 +37,7 @@ def test_files_of_such_labels_have_names_that_no_shell_stumbles_over(tmp_path: P
     assert all(re.fullmatch(r"[\w.+@-]+", record.cell.slug) for record in found)
     boards = ranking_boards(found, "fedsgd", 0.9)
     assert FORMULA in [card.label for card in cards(boards, found, {})]
-    drawn = save_charts(tmp_path, [*charts(boards), *training_charts(boards, found)])
+    drawn = save_charts(tmp_path, charts(boards, found))
     assert drawn
     assert all(re.fullmatch(r"figures/[\w.+-]+", one.light) for one in drawn)
 

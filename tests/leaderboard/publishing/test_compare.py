@@ -85,13 +85,13 @@ def test_4_targets_do_not_stand_beside_8() -> None:
 def test_every_setting_that_differs_is_named(changes: dict[str, Any], setting: str) -> None:
     tables = comparison([made()], [made(**changes)])
     assert list(differing(tables)) == [setting]
-    assert titles(tables)[-1] == "Cells whose settings differ"
+    assert titles(tables)[-1] == "Cells with different settings"
 
 
 def test_batches_of_other_sizes_are_other_cells_and_named() -> None:
     tables = comparison([made()], [made(observe__probe_batch=4)])
     assert differing(tables) == {"batch sizes": ("1", "4")}
-    assert tables[1].notes[0] == "0 cells are in both; 1 only in A, 1 only in B."
+    assert tables[1].notes[0] == "0 cells are in both runs, 1 only in A, 1 only in B."
     both = made(observe__probe_batch=[1, 4])
     one = both.model_copy(update={"cell": both.cell.model_copy(update={"probe_batch": 1})})
     (table,) = comparison([made()], [one])  # the same cell of a run with more sizes
@@ -143,7 +143,7 @@ def test_seeds_and_attacks_of_one_run_alone_are_named() -> None:
     found = differing(tables)
     assert found["seeds"] == ("3", None)
     assert found["attacks"] == (None, "shadow")
-    assert tables[1].notes[0] == "1 cells are in both; 1 only in A, 1 only in B."
+    assert tables[1].notes[0] == "1 cells are in both runs, 1 only in A, 1 only in B."
 
 
 def test_a_cell_that_failed_in_one_run_is_still_told() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -16,6 +15,7 @@ import pytest
 
 from leakboard.core import registry
 from leakboard.core.errors import UserError
+from leakboard.core.sources import code_digest
 from leakboard.leaderboard.planning.run_folder import read_record_file
 from leakboard.leaderboard.publishing import origins
 from leakboard.leaderboard.publishing.origins import (
@@ -35,7 +35,7 @@ from tests.leaderboard.plugin_texts import CONSTANT
 from tests.leaderboard.runs import Outcome, call, forget_plugins, records, write_suite
 from tests.leaderboard.synthetic import membership
 
-DIGEST = hashlib.sha256(b"").hexdigest()
+DIGEST = code_digest(b"")
 
 
 # --- a checkout with an untracked module ------------------------------------------------------------
@@ -68,7 +68,7 @@ def made_with(commit: str | None, modules: dict[str, str]) -> Record:
 
 
 def digest_of(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    return code_digest(path.read_bytes())
 
 
 def test_an_untracked_module_makes_the_checkout_dirty(checkout: Path) -> None:
@@ -85,7 +85,7 @@ def test_an_untracked_module_makes_the_checkout_dirty(checkout: Path) -> None:
 
 def test_every_module_in_a_key_must_be_in_the_commit(checkout: Path) -> None:
     head, _ = provenance.commit()
-    known = {"leakboard.attacks.mine": digest_of(checkout / "attacks/mine.py"), "attacks": DIGEST}
+    known = {"leakboard.attacks.mine": digest_of(checkout / "attacks/mine.py"), "leakboard.attacks": DIGEST}
     assert uncommitted(made_with(head, known)) == ""
     assert uncommitted(made_with(head, {**known, "plugin.py": "0" * 64})) == ""  # its text goes along
     untracked = uncommitted(made_with(head, {**known, "leakboard.attacks.untracked": "0" * 64}))
@@ -101,7 +101,7 @@ def test_a_network_from_a_file_is_in_no_commit(checkout: Path) -> None:
     record = made_with(head, {})
     model = record.cell.training.model.model_copy(update={"name": "module"})
     cell = record.cell.model_copy(update={"training": record.cell.training.model_copy(update={"model": model})})
-    assert "its network is from a file that is in no commit" in uncommitted(record.model_copy(update={"cell": cell}))
+    assert "its network comes from a file that is in no commit" in uncommitted(record.model_copy(update={"cell": cell}))
 
 
 # --- a plugin from outside, published and verified -----------------------------------------------------
@@ -154,7 +154,7 @@ def test_a_record_of_a_plugin_is_not_older_code(submitted: Submitted, tmp_path: 
     path = alone / submitted.record.name
     assert badge(path, record) == "needs --plugin FILE"
     told = call("table", "--out", alone).err
-    assert "1 records are of plugins whose text is not here: verify needs --plugin FILE for them." in told
+    assert "1 records need plugins whose text is not here: verify needs --plugin FILE for them." in told
     registry.load_file(submitted.plugin)
     try:
         assert badge(path, record) == "self-reported"
@@ -167,8 +167,8 @@ def test_verify_needs_the_plugin_and_runs_no_text_by_itself(submitted: Submitted
     digest = digest_of(submitted.plugin)
     without = call("verify", submitted.record)
     assert without.code == 2
-    assert f"needs --plugin FILE: it was made with constant.py (SHA-256 {digest[:12]}…)" in without.err
-    assert f"its text is plugins/{digest}.py beside the record: read it before you run it" in without.err
+    assert f"needs --plugin FILE: it was made with constant.py (digest {digest[:12]}…)" in without.err
+    assert f"its text is in plugins/{digest}.py beside the record: read it before you run it" in without.err
     other = tmp_path / "constant.py"
     other.write_text(CONSTANT.replace("VALUE", "2.0"))
     assert "needs --plugin FILE" in call("verify", submitted.record, "--plugin", other).err
@@ -184,7 +184,7 @@ def test_a_changed_text_beside_a_record_is_noticed(submitted: Submitted, tmp_pat
     shutil.copytree(submitted.folder, folder)
     digest = digest_of(submitted.plugin)
     text_file(folder, digest).write_text("import os\n")
-    with pytest.raises(UserError, match="is not what its name says"):
+    with pytest.raises(UserError, match="does not match its name"):
         kept_text(folder, digest)
     assert call("verify", folder / submitted.record.name, "--plugin", submitted.plugin).code == 2
     assert badge(folder / submitted.record.name, read_record_file(submitted.record)) == "needs --plugin FILE"
@@ -194,12 +194,12 @@ def test_a_changed_text_beside_a_record_is_noticed(submitted: Submitted, tmp_pat
 def test_a_plugin_that_changed_since_the_run_is_refused(submitted: Submitted, tmp_path: Path) -> None:
     before = submitted.plugin.read_text()
     try:
-        submitted.plugin.write_text(before + "\n# changed\n")
+        submitted.plugin.write_text(before + "\nCHANGED = True\n")
         outcome = call("submit", submitted.run, "--to", tmp_path / "to", "--allow-dirty")
     finally:
         submitted.plugin.write_text(before)
     assert outcome.code == 2
-    assert "the text of its plugin constant.py has changed or is gone since the run; run it again" in outcome.err
+    assert "its plugin constant.py was changed or removed since the run; run it again" in outcome.err
     assert not (tmp_path / "to").exists()
 
 
@@ -233,7 +233,7 @@ def test_the_text_of_every_published_plugin_is_there() -> None:
 
 
 def test_texts_that_no_record_needs_make_way(tmp_path: Path) -> None:
-    digest = hashlib.sha256(b"A = 1\n").hexdigest()
+    digest = code_digest(b"A = 1\n")
     fresh = made_with(None, {"mine.py": digest})
     (tmp_path / "0.json").write_text(fresh.to_json())
     for name, text in ((digest, "A = 1\n"), ("0" * 64, "A = 2\n")):

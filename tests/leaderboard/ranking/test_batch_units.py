@@ -13,12 +13,13 @@ from leakboard.leaderboard.ranking.evidence import (
     worst,
 )
 from leakboard.leaderboard.ranking.goals.reconstruction import reconstruction_harm
-from leakboard.leaderboard.ranking.intervals import binomial_band, effective_trials, split_halves, wilson
+from leakboard.leaderboard.ranking.intervals import effective_trials, split_halves, wilson
 from leakboard.leaderboard.ranking.leaderboards import ranking_boards, ranking_tables, smallest_batches
 from leakboard.leaderboard.ranking.worst_case import share
 from leakboard.leaderboard.records.record import Record
 from leakboard.leaderboard.records.validation import unsound
 from leakboard.leaderboard.tables.table import Row, Table
+from tests.coins import binomial_band
 from tests.leaderboard.synthetic import reconstruction
 
 BATCHES, SIZE = 8, 4

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from leakboard.leaderboard.page.cards import cards
-from leakboard.leaderboard.page.charts.numbers import charts
+from leakboard.leaderboard.page.charts.collect import charts
 from leakboard.leaderboard.ranking.goal_ranking import NOT_SHOWN
 from leakboard.leaderboard.ranking.leaderboards import Board, ranking_boards
 from leakboard.leaderboard.records.record import Record
@@ -74,8 +74,8 @@ def test_the_card_of_a_failed_training_says_why_and_no_chart_stumbles() -> None:
     (card,) = (card for card in cards(boards, found, {}) if card.label == "fragile")
     assert [(finding.verdict, finding.why) for finding in card.findings] == [(NOT_SHOWN, WHY)] * 3
     assert all("fragile" in [str(row.cells["defense"].value) for row in board.table.rows] for board in boards)
-    assert charts(boards)
-    assert charts(ranking_boards(failed("fedsgd"), "fedsgd", 0.9)) == []
+    assert charts(boards, [])
+    assert charts(ranking_boards(failed("fedsgd"), "fedsgd", 0.9), []) == []
 
 
 def test_a_training_that_failed_at_one_seed_unranks_and_names_it() -> None:

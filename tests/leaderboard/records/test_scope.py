@@ -9,7 +9,7 @@ import pytest
 
 from leakboard.leaderboard.api.show import describe
 from leakboard.leaderboard.page.cards import cards
-from leakboard.leaderboard.page.charts.numbers import charts
+from leakboard.leaderboard.page.charts.collect import charts
 from leakboard.leaderboard.page.page import Entry, write_page
 from leakboard.leaderboard.planning.run_folder import read_record_file
 from leakboard.leaderboard.publishing.submit import PUBLISHED
@@ -46,8 +46,8 @@ def test_cards_and_charts_say_which_half_they_are_over() -> None:
     first = cards(boards, found, {})[0].findings
     assert first[0].score.endswith(f"over {HALF}")
     assert first[1].score.endswith("over the 100 of 200 targets on which the attack was not chosen")
-    drawn = {chart.name.split("-")[1]: chart.caption for chart in charts(boards)}
-    assert "Scores are over the 4 of 8 targets" in drawn["trade"] or "100 of 200" in drawn["trade"]
+    drawn = {chart.name: chart.caption for chart in charts(boards, [])}
+    assert "Scores are over the 4 of 8 targets" in drawn["trade-off"] or "100 of 200" in drawn["trade-off"]
     assert HALF in drawn["threats"]
     assert "Rates are over the 100 of 200 targets on which the attack was not chosen" in drawn["roc"]
 

@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leakboard.leaderboard.tables.formats import _LATEX, to_csv, to_html, to_json, to_latex, to_markdown, to_terminal
+from leakboard.leaderboard.tables.formats import to_csv, to_html, to_json, to_latex, to_markdown, to_terminal
+from leakboard.leaderboard.tables.formats.latex import SIGNS
 from leakboard.leaderboard.tables.table import Cell, Column, Row, Table
 
 COLUMNS = (
@@ -100,7 +101,7 @@ def test_csv_of_unlike_tables_has_one_header() -> None:
     other = Table("B", (Column("psnr", "PSNR"),), (Row({"psnr": Cell(-3.5, low=0.0)}),))
     rows = list(csv.DictReader(io.StringIO(to_csv([TABLE, other]))))
     assert (rows[0]["psnr"], rows[3]["psnr"], rows[3]["psnr:low"], rows[3]["name"]) == ("", "-3.5", "0.0", "")
-    with pytest.raises(ValueError, match="one name"):
+    with pytest.raises(ValueError, match="the same name"):
         to_csv([Table("C", (Column("muted", "M"),), ())])
 
 
@@ -164,7 +165,7 @@ def test_no_text_breaks_latex(text: str) -> None:
     assert all(char.isascii() or (char < "\u0180" and char.isalpha()) for char in latex if char != "\n")
     frame = {"begin", "end", "centering", "caption", "toprule", "midrule", "bottomrule", "multicolumn", "textit"}
     frame |= {"par", "smallskip", "footnotesize", "textsuperscript"}
-    signs = re.findall(r"\\([A-Za-z]+)", " ".join(_LATEX.values()))
+    signs = re.findall(r"\\([A-Za-z]+)", " ".join(SIGNS.values()))
     assert set(re.findall(r"\\([A-Za-z]+)", latex.replace(r"\\", ""))) <= {*frame, *signs}
     assert all(line.count("&") - line.count(r"\&") in (0, 1) for line in latex.splitlines())
 

@@ -68,7 +68,7 @@ def test_a_target_that_was_not_reached_says_so() -> None:
 
 def test_phases_stand_in_the_paper_s_columns() -> None:
     tables = paper_tables([placed(reconstruction("fedsgd"))])
-    found = table(tables, "Seconds an epoch")
+    found = table(tables, "Seconds per epoch")
     expected = {"server/Agg": 2.0, "keys/Key_Gen": 1.0, "client/Train": 1.2, "total": 4.2}
     assert {k: v for k, v in values(found, "fedsgd").items() if k != "method"} == pytest.approx(expected)
     assert values(found, "pile", "the paper")["server/Grad_Dec"] == 2227.14

@@ -134,8 +134,8 @@ def test_a_table_for_each_number_of_clients_named_in_the_title() -> None:
     few, many = timed("x", MEASURED), timed("y", SAMPLED, LATER, client_rounds=400)
     tables = phase_tables([many, few])
     assert [table.title for table in tables] == [
-        "CPU seconds a round by phase, digits, mlp, K = 3",
-        "CPU seconds a round by phase, digits, mlp, K = 100",
+        "CPU seconds per round by phase, digits, mlp, K = 3",
+        "CPU seconds per round by phase, digits, mlp, K = 100",
     ]
     assert [[str(row.cells["defense"].value) for row in table.rows] for table in tables] == [["x"], ["y"]]
 
@@ -200,6 +200,6 @@ def test_what_was_not_trained_has_no_row() -> None:
 
 def test_the_notes_say_how_it_is_counted() -> None:
     notes = " ".join(only_table(timed("x", MEASURED)).notes)
-    assert "mean over the clients" in notes
-    assert "Key_Gen is set-up" in notes
+    assert "mean over all clients" in notes
+    assert "Key_Gen is the set-up" in notes
     assert "one client" in notes

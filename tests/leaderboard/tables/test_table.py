@@ -67,7 +67,7 @@ def test_a_header_has_unit_and_arrow() -> None:
 
 
 def test_columns_and_cells_must_fit() -> None:
-    with pytest.raises(ValueError, match="key of its own"):
+    with pytest.raises(ValueError, match="different keys"):
         Table("T", (AUC, AUC), ())
     with pytest.raises(ValueError, match="given: none"):
         Table("T", (), ())

@@ -1,39 +1,38 @@
-"""Tables as CSV and JSON."""
+"""Tables as CSV."""
 
 from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Sequence
-from dataclasses import asdict
 
 from leakboard.core.terminal import plain
+from leakboard.leaderboard.tables.formats.base import Format
 from leakboard.leaderboard.tables.table import Table
 
 _EXTRAS = ("low", "high", "text", "note", "link")
 
 
 def _csv(value: object) -> object:
-    """A CSV field: text that a spreadsheet would run as a formula gets a quote before it; numbers stay numbers."""
+    """A CSV field. Text that a spreadsheet would run as a formula gets a leading quote; numbers stay numbers."""
     if not isinstance(value, str):
         return value
-    text = plain(value)  # Python's writer leaves a lone carriage return unquoted, and it would begin a new line
+    text = plain(value)  # Python's writer does not quote a carriage return, which would begin a new line
     return f"'{text}" if text.lstrip().startswith(tuple("=+-@＝＋－＠")) else text
 
 
 def to_csv(tables: Sequence[Table]) -> str:
-    """One header for all tables, a line a row; `key:low`, `key:note` and so on stand beside a column that has any."""
+    """One header for all tables, one line per row; `key:low`, `key:note` and so on follow a column that has any."""
     rows = [(table, row) for table in tables for group in table.groups() for row in group.ranked + group.muted]
     keys = dict.fromkeys(column.key for table in tables for column in table.columns)
     seen = {(k, extra) for _, r in rows for k, c in r.cells.items() for extra in _EXTRAS if getattr(c, extra)}
     seen |= {(k, end) for _, r in rows for k, c in r.cells.items() for end in ("low", "high") if getattr(c, end) == 0}
     fields = [(key, extra) for key in keys for extra in ("value", *_EXTRAS) if extra == "value" or (key, extra) in seen]
-    captions = any(table.caption for table in tables)  # over which targets the scores are, in rankings
+    captions = any(table.caption for table in tables)  # rankings name the targets of their scores there
     titles = ["table", *(["caption"] if captions else []), "section", "muted"]
     header = [*titles, *(key if extra == "value" else f"{key}:{extra}" for key, extra in fields)]
     if len(set(header)) < len(header):
-        raise ValueError(f"Two columns of the CSV file would have one name, rename a key: {', '.join(header)}.")
+        raise ValueError(f"Two columns of the CSV file would have the same name, rename a key: {', '.join(header)}.")
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(map(_csv, header))
@@ -44,8 +43,11 @@ def to_csv(tables: Sequence[Table]) -> str:
     return out.getvalue()
 
 
-def to_json(tables: Sequence[Table]) -> str:
-    """Everything that the tables hold, field by field; `schema` is the version of this form."""
-    return json.dumps(
-        {"schema": 1, "tables": [asdict(t) for t in tables]}, ensure_ascii=False, allow_nan=False, indent=1
-    )
+class Csv(Format):
+    """Comma-separated values, one file for all tables."""
+
+    name = "csv"
+
+    def render(self, tables: Sequence[Table]) -> str:
+        """One header, then the rows of all tables."""
+        return to_csv(tables)
