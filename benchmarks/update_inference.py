@@ -33,7 +33,6 @@ from leakboard.datasets.loading import load_pool
 from leakboard.datasets.splits import make_splits
 from leakboard.defenses.building_blocks.model_perturbation import ModelPerturbation
 from leakboard.defenses.perturbation.canonical import canonical_form
-from leakboard.federation.party import RoundContext
 from leakboard.federation.payload import Parameters
 from leakboard.federation.rounds import Federation, Outcome
 from leakboard.federation.settings import SERVER, ObservedRounds, Public, Training, client_name
@@ -127,9 +126,7 @@ def report(
 
 def batches_of(again: Federation) -> dict[str, LabelledImages]:
     """Every client's records of the first round; each client knows its own."""
-    context = RoundContext(0, None, "train", again.public.clients, again.public.training.batch_size)
-    found = {name: again._batch(name, context) for name in again.public.clients}
-    return {name: batch for name, batch in found.items() if batch is not None}
+    return {name: again.shards[name].select(again._next_positions(name)) for name in again.public.clients}
 
 
 def others(

@@ -19,7 +19,18 @@ from leakboard.leaderboard.records.record import Record
 if TYPE_CHECKING:  # matplotlib takes seconds to load, and only drawing needs it
     from matplotlib.figure import Figure
 
-    from leakboard.leaderboard.page.charts.drawing import Look
+
+@dataclass(frozen=True)
+class Look:
+    """The page's colours in one of its themes."""
+
+    paper: str
+    ink: str
+    soft: str
+    line: str
+    accent: str
+    alarm: str
+    lightness: float
 
 
 @dataclass(frozen=True)

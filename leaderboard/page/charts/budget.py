@@ -12,9 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from leakboard.core.seeds import natural_order
-from leakboard.leaderboard.page.charts.base import Chart
+from leakboard.leaderboard.page.charts.base import Chart, Look
 from leakboard.leaderboard.page.charts.drawing import (
-    Look,
     beside,
     label,
     legend_beside,

@@ -6,7 +6,6 @@ import io
 import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Any
 
 import seaborn as sns
@@ -17,25 +16,12 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import NullFormatter
 
 from leakboard.core.terminal import plain
-from leakboard.leaderboard.page.charts.base import Chart
+from leakboard.leaderboard.page.charts.base import Chart, Look
 from leakboard.leaderboard.tables.table import Cell
 
 CSS_DPI = 96
 FONT = 9.0
 MARKERS = "osD^vPX<>*"
-
-
-@dataclass(frozen=True)
-class Look:
-    """The page's colours in one of its themes."""
-
-    paper: str
-    ink: str
-    soft: str
-    line: str
-    accent: str
-    alarm: str
-    lightness: float
 
 
 LIGHT = Look("#ffffff", "#1d2529", "#5a656b", "#dedbd0", "#0b6473", "#a33a1c", 0.45)

@@ -10,9 +10,9 @@ import seaborn as sns
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from leakboard.leaderboard.page.charts.base import Chart
+from leakboard.leaderboard.page.charts.base import Chart, Look
 from leakboard.leaderboard.page.charts.boards import is_measured, number, rows_by_defense, scopes
-from leakboard.leaderboard.page.charts.drawing import Look, label
+from leakboard.leaderboard.page.charts.drawing import label
 from leakboard.leaderboard.ranking.audit_table import REFUTED
 from leakboard.leaderboard.ranking.leaderboards import Board
 from leakboard.leaderboard.records.record import Record

@@ -10,8 +10,8 @@ import seaborn as sns
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from leakboard.leaderboard.page.charts.base import Chart
-from leakboard.leaderboard.page.charts.drawing import Look, beside, label, legend_beside, plain_numbers
+from leakboard.leaderboard.page.charts.base import Chart, Look
+from leakboard.leaderboard.page.charts.drawing import beside, label, legend_beside, plain_numbers
 from leakboard.leaderboard.ranking.leaderboards import Board
 from leakboard.leaderboard.records.record import Record, TrainingSummary
 from leakboard.leaderboard.tables.phase_times import EXTRAPOLATED, PHASES, Setting, seconds_per_round, timed_trainings

@@ -13,9 +13,9 @@ from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
 from leakboard.core.seeds import natural_order
-from leakboard.leaderboard.page.charts.base import Chart
+from leakboard.leaderboard.page.charts.base import Chart, Look
 from leakboard.leaderboard.page.charts.boards import is_measured
-from leakboard.leaderboard.page.charts.drawing import FONT, Look, label
+from leakboard.leaderboard.page.charts.drawing import FONT, label
 from leakboard.leaderboard.page.roc import roc_at
 from leakboard.leaderboard.ranking.evidence import STATISTICS_SEED, Evidence
 from leakboard.leaderboard.ranking.leaderboards import Board

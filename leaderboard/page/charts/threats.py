@@ -14,9 +14,9 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from leakboard.core.seeds import natural_order
-from leakboard.leaderboard.page.charts.base import Chart
+from leakboard.leaderboard.page.charts.base import Chart, Look
 from leakboard.leaderboard.page.charts.boards import is_measured, number, primary, rows_by_defense, scopes
-from leakboard.leaderboard.page.charts.drawing import Look, label
+from leakboard.leaderboard.page.charts.drawing import label
 from leakboard.leaderboard.ranking.goal_ranking import ranking_of
 from leakboard.leaderboard.ranking.leaderboards import Board
 from leakboard.leaderboard.records.record import Record

@@ -11,9 +11,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from leakboard.core.seeds import natural_order
-from leakboard.leaderboard.page.charts.base import Chart
+from leakboard.leaderboard.page.charts.base import Chart, Look
 from leakboard.leaderboard.page.charts.boards import is_measured, number, primary, rows_by_defense, scopes
-from leakboard.leaderboard.page.charts.drawing import Look, beside, label, legend_beside, reach, styles_of
+from leakboard.leaderboard.page.charts.drawing import beside, label, legend_beside, reach, styles_of
 from leakboard.leaderboard.ranking.goal_ranking import ListedRanking, ranking_of
 from leakboard.leaderboard.ranking.leaderboards import Board
 from leakboard.leaderboard.ranking.worst_case import PLAIN
