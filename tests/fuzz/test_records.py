@@ -126,7 +126,7 @@ def test_the_page_of_changed_records(
 
     def page() -> None:
         with redirect_stdout(io.StringIO()):
-            commands.report(Namespace(out=str(folder)))
+            commands.report(Namespace(out=str(folder), plugin=[]))
 
     survives("records: page", page, here / "runs")
     for file in (here / "runs").rglob("index.html"):
@@ -136,7 +136,7 @@ def test_the_page_of_changed_records(
 @pytest.mark.parametrize("suite", ["x/../../../up", "..", "a\nb", "", "/up"])
 def test_the_page_of_a_suite_that_leads_elsewhere(here: Path, good: list[dict[str, Any]], suite: str) -> None:
     folder = publish(here / "records", good, suite=suite)
-    assert survives("records: page", lambda: commands.report(Namespace(out=str(folder))), here / "runs") is None
+    assert survives("records: page", lambda: commands.report(Namespace(out=str(folder), plugin=[])), here / "runs") is None
 
 
 @examples(20, slower=2)
