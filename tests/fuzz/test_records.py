@@ -136,7 +136,9 @@ def test_the_page_of_changed_records(
 @pytest.mark.parametrize("suite", ["x/../../../up", "..", "a\nb", "", "/up"])
 def test_the_page_of_a_suite_that_leads_elsewhere(here: Path, good: list[dict[str, Any]], suite: str) -> None:
     folder = publish(here / "records", good, suite=suite)
-    assert survives("records: page", lambda: commands.report(Namespace(out=str(folder), plugin=[])), here / "runs") is None
+    assert (
+        survives("records: page", lambda: commands.report(Namespace(out=str(folder), plugin=[])), here / "runs") is None
+    )
 
 
 @examples(20, slower=2)
