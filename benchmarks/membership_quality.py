@@ -26,8 +26,8 @@ import torch
 from torch import Tensor
 
 from leakboard.attacks.base import Knowledge, MembershipAnswer, MembershipAttack, MembershipTask
+from leakboard.attacks.membership.building_blocks.rotating_targets import Turn, first_models, turns
 from leakboard.attacks.membership.building_blocks.shadows import ShadowAttack, ShadowPool, Signals, read_signals
-from leakboard.attacks.membership.building_blocks.turns import Turn, first_models, turns
 from leakboard.attacks.membership.known_members import KnownMembers
 from leakboard.attacks.membership.lira import Lira
 from leakboard.attacks.membership.loss_threshold import LossThreshold

@@ -15,8 +15,6 @@ NOT_YET = {
     "README.md",
     "docs/architecture.md",
     "docs/notebook.md",
-    "docs/adding-a-defense.md",
-    "docs/adding-an-attack.md",
 }
 #: documents that a command prints
 GENERATED = {"docs/views.md"}
