@@ -27,8 +27,8 @@ from torch import Tensor
 
 from benchmarks._federation import public_settings
 from leakboard.attacks.base import Knowledge, MembershipAnswer, MembershipAttack, MembershipTask
+from leakboard.attacks.membership.building_blocks.rotating_targets import Turn, first_models, turns
 from leakboard.attacks.membership.building_blocks.shadows import ShadowAttack, ShadowPool, Signals, read_signals
-from leakboard.attacks.membership.building_blocks.turns import Turn, first_models, turns
 from leakboard.attacks.membership.known_members import KnownMembers
 from leakboard.attacks.membership.lira import Lira
 from leakboard.attacks.membership.loss_threshold import LossThreshold

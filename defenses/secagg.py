@@ -10,7 +10,7 @@ from torch import Tensor
 from leakboard.defenses.building_blocks.clipped import refuse_buffers
 from leakboard.defenses.building_blocks.finite import bounded_mean
 from leakboard.defenses.building_blocks.secure_sum import SecureSum
-from leakboard.defenses.building_blocks.sum import SummedGradient, encoded
+from leakboard.defenses.building_blocks.summed_codes import SummedGradient, encoded
 from leakboard.defenses.building_blocks.vectors import flat
 from leakboard.defenses.crypto.fixed_point import FixedPoint, Integers
 from leakboard.federation.party import Party

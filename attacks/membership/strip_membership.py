@@ -8,7 +8,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from leakboard.attacks.base import Knowledge, MembershipAnswer, MembershipAttack, MembershipTask
-from leakboard.attacks.building_blocks.another import RunsAnother
+from leakboard.attacks.building_blocks.runs_another import RunsAnother
 from leakboard.attacks.building_blocks.stripping import Estimate, StrippedKnowledge, perturbation_of
 
 

@@ -19,8 +19,7 @@ from leakboard.attacks.membership.building_blocks.batch import (
     own_loss,
     record_factors,
 )
-from leakboard.attacks.membership.building_blocks.signals import joined
-from leakboard.attacks.membership.building_blocks.visible import (
+from leakboard.attacks.membership.building_blocks.perturbed_steps import (
     SeenStep,
     drawn_model,
     fitted,
@@ -28,11 +27,12 @@ from leakboard.attacks.membership.building_blocks.visible import (
     seen_step,
     visible_loss,
 )
+from leakboard.attacks.membership.building_blocks.signals import joined
 from leakboard.core.errors import Unsupported
 from leakboard.datasets.base import LabelledImages
 from leakboard.defenses.base import AGGREGATE, Gradient, Reading
 from leakboard.defenses.building_blocks.model_perturbation import ModelPerturbation
-from leakboard.defenses.building_blocks.sum import SummedGradient, remainder
+from leakboard.defenses.building_blocks.summed_codes import SummedGradient, remainder
 from leakboard.federation.payload import Parameters
 from leakboard.federation.settings import VICTIM
 

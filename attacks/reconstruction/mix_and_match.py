@@ -10,7 +10,7 @@ import torch
 from pydantic import Field
 
 from leakboard.attacks.base import Inversion, Knowledge, ReconstructionAnswer, ReconstructionAttack, ReconstructionTask
-from leakboard.attacks.building_blocks.another import RunsAnother
+from leakboard.attacks.building_blocks.runs_another import RunsAnother
 from leakboard.core.errors import Unsupported
 from leakboard.defenses.base import Gradient
 from leakboard.defenses.building_blocks.vectors import shaped

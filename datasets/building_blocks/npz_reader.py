@@ -1,4 +1,4 @@
-"""Reads arrays from an npz file that nobody vouches for: no pickle, nothing decoded before its size is known."""
+"""Arrays of an npz file that may be hostile: numpy reads them without pickle, once their size is known and allowed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class NpzReader:
         self._budget = MAX_BYTES
         if not path.is_file():
             raise UserError(f"There is no file {path}: give an npz file with `images` and `labels`.")
-        with self._readable(), zipfile.ZipFile(path) as archive:
+        with self._opened() as archive:
             self.names = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
 
     def __contains__(self, name: str) -> bool:
@@ -36,17 +36,14 @@ class NpzReader:
         """Decode one array; a name that is not there, Python objects and bombs are `UserError`s."""
         if name not in self.names:
             raise UserError(f"{self.path} has no array '{name}': it holds {', '.join(self.names) or 'nothing'}.")
-        with self._readable(), zipfile.ZipFile(self.path) as archive:
-            with archive.open(name + ".npy") as member:
-                self._check_header(member, name)
-            with archive.open(name + ".npy") as member:
-                array: Array = npy.read_array(member, allow_pickle=False)
-                if member.read(1):  # at the end, this read is also what makes zipfile compare the checksum
-                    raise ValueError("data after the array")
-                return array
+        with self._opened() as archive, archive.open(f"{name}.npy") as member:
+            self._check_size(member, name, archive.getinfo(f"{name}.npy").file_size)
+            member.seek(0)
+            found: Array = np.load(member, allow_pickle=False)
+            return found
 
-    def _check_header(self, member: IO[bytes], name: str) -> None:
-        """Refuse what the header alone shows to be wrong, before anything is decompressed for it."""
+    def _check_size(self, member: IO[bytes], name: str, length: int) -> None:
+        """Refuse what the header alone shows to be wrong: numpy allocates as much as a header says."""
         if npy.read_magic(member) != (1, 0):
             # later versions are for structured arrays only, and their header may itself be gigabytes
             raise UserError(f"The array '{name}' in {self.path} is not a plain one: save it with numpy.savez.")
@@ -65,12 +62,15 @@ class NpzReader:
                 f"The array '{name}' {shape} in {self.path} needs {size / 2**30:.1f} GiB: at most "
                 f"{MAX_BYTES / 2**30:.0f} GiB are read from one file."
             )
+        if length != member.tell() + size:
+            raise ValueError("data after the array" if length > member.tell() + size else "the array is cut short")
 
     @contextmanager
-    def _readable(self) -> Iterator[None]:
-        """Turn whatever a damaged file raises, anywhere in zipfile, zlib or numpy, into one sentence."""
+    def _opened(self) -> Iterator[zipfile.ZipFile]:
+        """The file; whatever a damaged one raises, anywhere in zipfile, zlib or numpy, becomes one sentence."""
         try:
-            yield
+            with zipfile.ZipFile(self.path) as archive:
+                yield archive
         except UserError:
             raise
         except Exception as error:

@@ -7,7 +7,7 @@ from typing import Literal, Self
 import numpy as np
 from pydantic import Field
 
-from leakboard.defenses.building_blocks.sum import SummedCodes
+from leakboard.defenses.building_blocks.summed_codes import SummedCodes
 from leakboard.defenses.crypto.fixed_point import Integers
 from leakboard.defenses.crypto.stand_in import pad, to_tensor, to_words
 from leakboard.federation.party import Party, RoundContext

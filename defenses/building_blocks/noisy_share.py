@@ -10,7 +10,7 @@ from pydantic import Field
 
 from leakboard.defenses.base import Noise, even_noise
 from leakboard.defenses.building_blocks.clipped import Clipped
-from leakboard.defenses.building_blocks.sum import SummedGradient, encoded
+from leakboard.defenses.building_blocks.summed_codes import SummedGradient, encoded
 from leakboard.defenses.building_blocks.vectors import flat
 from leakboard.defenses.crypto.fixed_point import FixedPoint, Integers
 from leakboard.defenses.noise.calibration import composed_epsilon, gaussian_epsilon

@@ -7,7 +7,7 @@ from abc import abstractmethod
 import numpy as np
 
 from leakboard.defenses.building_blocks.model_perturbation import ModelPerturbation, unpack_secret
-from leakboard.defenses.building_blocks.sum import SummedCodes, encoded
+from leakboard.defenses.building_blocks.summed_codes import SummedCodes, encoded
 from leakboard.defenses.building_blocks.vectors import flat, shaped
 from leakboard.defenses.crypto.fixed_point import FixedPoint, Floats, Integers
 from leakboard.defenses.perturbation.server import recover

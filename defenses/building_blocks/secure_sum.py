@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from leakboard.core.randomness import Stream, derive_key
-from leakboard.defenses.building_blocks.sum import SummedCodes
+from leakboard.defenses.building_blocks.summed_codes import SummedCodes
 from leakboard.defenses.crypto import shamir
 from leakboard.defenses.crypto.fixed_point import Integers
 from leakboard.defenses.crypto.stand_in import Words, to_tensor, to_words, where

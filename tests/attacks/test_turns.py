@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from leakboard.attacks.membership.building_blocks.rotating_targets import first_models, turns
 from leakboard.attacks.membership.building_blocks.shadows import ShadowPool, Signals
-from leakboard.attacks.membership.building_blocks.turns import first_models, turns
 from leakboard.attacks.membership.lira import Lira
 from leakboard.contract.worlds import make_world
 from leakboard.datasets.base import LabelledImages

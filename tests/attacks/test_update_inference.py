@@ -12,8 +12,7 @@ from torch import Tensor
 
 from leakboard.attacks.base import Knowledge, MembershipAnswer, MembershipTask
 from leakboard.attacks.building_blocks.stripping import Stripper, data_free, strip
-from leakboard.attacks.membership.building_blocks.signals import joined
-from leakboard.attacks.membership.building_blocks.visible import (
+from leakboard.attacks.membership.building_blocks.perturbed_steps import (
     Reference,
     SeenStep,
     first_scales,
@@ -23,6 +22,7 @@ from leakboard.attacks.membership.building_blocks.visible import (
     seen_step,
     visible_loss,
 )
+from leakboard.attacks.membership.building_blocks.signals import joined
 from leakboard.attacks.membership.update_inference import InferredMean, UpdateInference
 from leakboard.core.errors import Unsupported
 from leakboard.datasets.base import LabelledImages

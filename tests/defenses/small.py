@@ -14,7 +14,7 @@ from leakboard.datasets.base import LabelledImages
 from leakboard.defenses.base import Defense
 from leakboard.defenses.building_blocks.model_perturbation import unpack_secret
 from leakboard.defenses.building_blocks.perturbed_parts import PerturbedParts
-from leakboard.defenses.building_blocks.sum import SummedCodes, SummedGradient
+from leakboard.defenses.building_blocks.summed_codes import SummedCodes, SummedGradient
 from leakboard.defenses.crypto.fixed_point import Integers
 from leakboard.federation.party import Party, RoundContext
 from leakboard.federation.rounds import Federation

@@ -17,7 +17,7 @@ from leakboard.contract.worlds import make_world
 from leakboard.core import registry
 from leakboard.datasets.base import LabelledImages
 from leakboard.defenses.base import Defense, Gradient
-from leakboard.defenses.building_blocks.sum import SummedGradient, rounding
+from leakboard.defenses.building_blocks.summed_codes import SummedGradient, rounding
 from leakboard.defenses.building_blocks.vectors import flat
 from leakboard.defenses.crypto.fixed_point import FixedPoint
 from leakboard.defenses.grad_prune import GradPrune, pruned

@@ -14,7 +14,7 @@ from leakboard.contract.worlds import holds
 from leakboard.core import registry
 from leakboard.defenses.base import AGGREGATE, Gradient, Reading
 from leakboard.defenses.building_blocks import secure_sum as _secure_sum
-from leakboard.defenses.building_blocks.sum import SummedCodes, SummedGradient
+from leakboard.defenses.building_blocks.summed_codes import SummedCodes, SummedGradient
 from leakboard.defenses.crypto.fixed_point import Integers
 from leakboard.federation.settings import SERVER, VICTIM, ObservedRounds
 from leakboard.federation.view import View

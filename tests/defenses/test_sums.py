@@ -11,7 +11,7 @@ from torch import Tensor
 from leakboard.core import registry
 from leakboard.defenses.building_blocks.encrypted import Encrypted
 from leakboard.defenses.building_blocks.model_perturbation import ModelPerturbation, unpack_secret
-from leakboard.defenses.building_blocks.sum import SummedCodes
+from leakboard.defenses.building_blocks.summed_codes import SummedCodes
 from leakboard.defenses.mp_cdp import MpCdp
 from leakboard.defenses.noise.calibration import gaussian_mu
 from leakboard.federation.party import Party, ProtocolError

@@ -92,7 +92,7 @@ def test_random_bytes(tmp_path: Path, content: bytes) -> None:
     assert survives("npz: random bytes", lambda: pool(tmp_path / "mine.npz"), tmp_path) is None
 
 
-@examples(25)
+@examples(150)
 @given(data=st.data())
 def test_a_good_file_with_bytes_changed(tmp_path: Path, data: st.DataObject) -> None:
     good = archive(tmp_path, {"images.npy": npy(PIXELS), "labels.npy": npy(LABELS)}).read_bytes()
