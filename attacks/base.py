@@ -106,7 +106,7 @@ class Inversion:
 
 @dataclass(frozen=True)
 class ReconstructionTask:
-    """Rebuild the victim's probe records of one observed round: one problem a probe.
+    """Rebuild the victim's probe records of one observed round: one problem per probe.
 
     `probe_batch` is how many of the victim's own records are in each problem, `sizes` how many images the
     answer to each must hold: as many as there are records behind its gradient. `first` is the number of the first

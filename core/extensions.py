@@ -1,4 +1,4 @@
-"""What is found by being there and has no settings: charts of the page and formats of tables.
+"""Extensions, which are found automatically and have no settings: charts of the page and formats of tables.
 
 Defenses, attacks, data sets, models and metrics are plugins (`core/plugins.py`): records name them. Charts and formats
 only show records, so a class with a `name` is enough. `registry.extensions` collects them.

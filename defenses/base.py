@@ -89,7 +89,7 @@ class Defense(Imitation, Plugin):
         me.send(SERVER, "update", {"gradient": self.protect(me, gradient), "buffers": buffers})
 
     def protect(self, me: Party, gradient: Parameters) -> Parameters:
-        """Client: what it sends in place of its gradient. Here: the gradient itself."""
+        """Client: what it sends instead of its gradient. Here: the gradient itself."""
         return gradient
 
     def aggregate(self, me: Party) -> None:

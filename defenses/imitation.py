@@ -51,7 +51,7 @@ class Noise:
 
 @dataclass(frozen=True)
 class JointNoise:
-    """The noise on several gradients of a reading together: how it goes along from client to client.
+    """The noise on several gradients of a reading together: how it is correlated between clients.
 
     `laws` is the noise of each by owner, `correlation` (n, n), positive definite, in the order of `laws`. Value i of
     owners a and b has Cov = correlation[a, b] deviation_a[i] deviation_b[i]; other pairs of values are independent.

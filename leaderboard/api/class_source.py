@@ -23,7 +23,7 @@ PLAIN = (bool, int, float, str, bytes, type(None))
 
 
 def plugin_text(cls: type) -> str:
-    """The text of a file that defines this class; one clear sentence where it cannot be had."""
+    """The text of a file that defines this class; a `UserError` if Python does not have its source."""
     found: dict[str, str] = {}
     imports: dict[str, str] = {}
     _collect(cls.__name__, cls, _globals(cls), cls, found, imports)

@@ -83,7 +83,7 @@ def verify(
 ) -> Iterator[Verified]:
     """Compute records again and compare; one after the other, as they are asked for.
 
-    `data` says where the data lies (`npz:FILE`); `plugins` are the files of the records' plugins, which are run.
+    `data` is the location of the data (`npz:FILE`); `plugins` are the files of the records' plugins, which are run.
     `mark` notes beside each record that agrees that it was verified.
     """
     files = [str(file) for file in plugins]

@@ -70,7 +70,7 @@ class Question:
 WATCHED = ("open", "os.listdir", "os.scandir", "os.remove", "os.rename", "os.rmdir", "os.truncate", "shutil.rmtree")
 _opened: set[str] | None = None
 _forbidden: tuple[str, ...] = ()
-_caught = ""  # what a forbidden opening said; an attack that swallows the error fails all the same
+_caught = ""  # what a forbidden opening said; an attack that swallows the error still fails
 
 
 def _audit(event: str, arguments: tuple[Any, ...]) -> None:

@@ -96,7 +96,7 @@ class Goal(GoalQuestion, Plugin):
         return []
 
     def details(self, facts: CellFacts) -> dict[str, float]:
-        """Numbers that stand in the details of every score."""
+        """Numbers that go into the details of every score."""
         return {}
 
     def score(self, facts: CellFacts, answer: Answer, metrics: Sequence[Metric]) -> dict[str, Any]:

@@ -157,7 +157,7 @@ def _verdict(record: Record, estimate: Mapping[str, float]) -> Cell:
     if claimed is None:
         return Cell(None, note=NO_CLAIM)
     if _bound(record) > claimed:
-        # some schemes claim it against others than this threat, or not in earnest: then their own words stand beside
+        # some schemes claim it against another threat, or with a reservation: then the note has their own words
         return Cell(REFUTED, note=_own_words(record))
     if estimate.get("epsilon_low", 0.0) > claimed:
         return Cell(DOUBTED, note=_own_words(record))

@@ -135,7 +135,7 @@ def _rehearsed(defense: Defense) -> Defense:
 
 
 def _drawn(facts: CellFacts, batch: int) -> Tensor:
-    """A batch of the victim's records and a non-member in place of the first, drawn without looking at them."""
+    """A batch of the victim's records and a non-member that replaces the first, drawn without looking at them."""
     seed = derive_seed(facts.private_seed, "audit worlds", facts.cell.training.dataset.label)
     generator = torch.Generator().manual_seed(seed)
     shard, others = facts.splits.shards[0], facts.splits.non_members

@@ -48,7 +48,7 @@ def reconstruction_harm(evidence: Evidence) -> tuple[float, float, float]:
 
 
 def identifies(evidence: Evidence) -> bool:
-    """Whether more originals were told from their decoys than by chance, at 2.5 % false alarms (exact interval)."""
+    """Whether more originals were distinguished from all decoys than by chance, at 2.5 % false alarms (exact interval)."""
     hits, size = evidence.values["identified"], evidence.batch_size
     trials = effective_trials(hits, size)
     chances = [r.scores["identified"].details.get("chance", 1 / (r.cell.decoys + 1)) for r in evidence.records]
