@@ -60,7 +60,7 @@ def is_prior(evidence: Evidence) -> bool:
 
 
 def worst_and_plain(found: Sequence[Evidence], harm: Harm) -> tuple[Evidence, Evidence | None] | None:
-    """The worst attack and the worst plain one, both on the reporting half. If both are equal, the plain one is named."""
+    """The worst attack and the worst plain one, both on the reporting half. A tie names the plain one."""
     ordered = sorted(found, key=lambda evidence: evidence.adaptive)
     picked = worst(ordered, harm)
     plain = worst([evidence for evidence in ordered if not evidence.adaptive], harm)

@@ -48,7 +48,7 @@ def reconstruction_harm(evidence: Evidence) -> tuple[float, float, float]:
 
 
 def identifies(evidence: Evidence) -> bool:
-    """Whether more originals were distinguished from all decoys than by chance, at 2.5 % false alarms (exact interval)."""
+    """Whether more originals were identified than by chance, at 2.5 % false alarms (exact interval)."""
     hits, size = evidence.values["identified"], evidence.batch_size
     trials = effective_trials(hits, size)
     chances = [r.scores["identified"].details.get("chance", 1 / (r.cell.decoys + 1)) for r in evidence.records]
@@ -147,7 +147,7 @@ def _cells(reported: Evidence, floor: Floats) -> dict[str, Cell]:
     excess = reported.values["psnr"] - floor
     interval = mean_interval(excess, reported.strata)
     lpips = reported.mean("lpips")
-    # few targets make wide intervals: images that were identified got more than the prior all the same
+    # few targets make wide intervals: identified images count as more than the prior
     nothing = interval.low <= 0 and (excess.mean() <= 0 or not identifies(reported))
     return {
         "attack": attack_cell(reported),
