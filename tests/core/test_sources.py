@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from leakboard.core import registry
-from leakboard.core.registry import ROOT, plugin_files
+from leakboard.core.registry import FOLDERS, ROOT, entries, plugin_files
 from leakboard.core.sources import PACKAGES, code_digest, imported_modules, module_file, source_digests
 from tests.core.helpers import in_fresh_process
 
@@ -123,7 +123,8 @@ def test_a_module_beside_a_single_plugin_file_counts_and_a_package_there_does_no
 
 def test_unrelated_plugins_are_not_in_it() -> None:
     found = set(source_digests(["leakboard.leaderboard.cells.run_cell", "defenses/fedsgd.py"]))
-    plugins = {module_name(path) for path in plugin_files() if not path.name.startswith(("_", "base"))}
+    holding = {entry["file"] for kind in FOLDERS for entry in entries(kind).values()}
+    plugins = {module_name(path) for path in plugin_files() if str(path.relative_to(ROOT)) in holding}
     assert "leakboard.defenses.fedsgd" in found
     assert found & {p for p in plugins if p.startswith(PLUGINS)} == {"leakboard.defenses.fedsgd"}
 
