@@ -57,6 +57,7 @@ ENTRY_POINTS = (
     "leakboard.datasets",
     "leakboard.models",
     "leakboard.goals",
+    "leakboard.rankings",
     "leakboard.charts",
     "leakboard.formats",
 )
