@@ -11,13 +11,12 @@ from typing import Any, NoReturn
 
 from leakboard.leaderboard.api.catalogue import KINDS
 from leakboard.leaderboard.cli.options import COMMANDS, Asked
+from leakboard.leaderboard.tables.formats import formats
 
 EPILOG = "Exit codes: 0 all cells worked; 1 some cells failed; 2 a mistake in what was given; 130 stopped by Ctrl-C."
 #: of an error's sentence so much is shown: it may quote a file
 LONGEST_SENTENCE = 600
 INSTALLED, CHECKOUT = "leakboard", "run_benchmark.py"
-#: names come from plugins too, so a wrong one is refused when all plugins are loaded
-FORMAT_HELP = "csv, html, json, latex, md, or a format of your own (default: for the terminal)"
 #: options that may be given several values, more than once
 MANY: dict[str, Any] = {"nargs": "+", "action": "extend", "default": []}
 
@@ -84,7 +83,7 @@ def build_parser() -> argparse.ArgumentParser:
     compare = commands.add_parser("compare", help="two runs cell by cell: settings and scores that differ")
     compare.add_argument("first", metavar="A", help="folder of a run, or of published records")
     compare.add_argument("second", metavar="B")
-    compare.add_argument("--format", metavar="NAME", help=FORMAT_HELP)
+    compare.add_argument("--format", metavar="NAME", help=_format_help())
     submit = commands.add_parser("submit", help="collect a finished run's records for publishing")
     submit.add_argument("run", metavar="RUN", help="folder of the run")
     submit.add_argument("--to", metavar="DIR", help="where they go (default: leaderboard/published)")
@@ -100,9 +99,14 @@ def _add_out(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="DIR", default="runs/quick", help="folder of the run (default: runs/quick)")
 
 
+def _format_help() -> str:
+    # names come from plugins too, so a wrong one is refused later, when all plugins are loaded
+    return f"one of: {', '.join(formats())}, or a format of your own (default: for the terminal)"
+
+
 def _add_table(parser: argparse.ArgumentParser) -> None:
     _add_out(parser)
-    parser.add_argument("--format", metavar="NAME", help=FORMAT_HELP)
+    parser.add_argument("--format", metavar="NAME", help=_format_help())
     parser.add_argument("--all", action="store_true", help="the phase times and the list of all cells too")
     parser.add_argument("--phases", action="store_true", help="the phase times alone: seconds per round by phase")
     parser.add_argument("--paper", action="store_true", help="the paper's tables: ours beside the paper's own figures")
