@@ -16,6 +16,7 @@ import pkgutil
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -293,6 +294,18 @@ def canonical_name(kind: str, name: str) -> str:
     """
     found = (entry["name"] for entry in entries(kind).values() if name in entry["aliases"])
     return next(found, name)
+
+
+def title_of(kind: str, name: str, titles: Sequence[str]) -> str:
+    """The one of these titles that means the plugin of this name, by an alias if need be; else the plugin's own name.
+
+    >>> title_of("defense", "fedavg", ["mp-dp", "fedsgd"]), title_of("defense", "fedsgd", ["fedavg"])
+    ('fedsgd', 'fedavg')
+    """
+    if name in titles:
+        return name
+    meant = canonical_name(kind, name)
+    return next((title for title in titles if canonical_name(kind, title) == meant), meant)
 
 
 def find(kind: str, name: str) -> Entry:

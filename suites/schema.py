@@ -202,7 +202,8 @@ def parse_suite(given: Mapping[str, Any], what: str) -> Suite:
     except ValidationError as error:
         raise explain(error, what, list(_fields_at(error))) from None
     check_plugins(suite)
-    return suite
+    control = registry.title_of("defense", suite.control, [defense.title for defense in suite.defenses])
+    return suite.model_copy(update={"control": control})
 
 
 def _fields_at(error: ValidationError) -> dict[str, Any]:
@@ -245,6 +246,6 @@ def check_plugins(suite: Suite) -> None:
             raise UserError(f"The attack '{attack.title}' has {share}, which only 'about: batch' can have.")
         if is_about_rounds(goal, attack) and not suite.observe.rounds:
             raise UserError(f"The attack '{attack.title}' is about observed rounds: observe.rounds must not be empty.")
-    if suite.control not in [defense.title for defense in suite.defenses]:
-        titles = [defense.title for defense in suite.defenses]
+    titles = [defense.title for defense in suite.defenses]
+    if registry.title_of("defense", suite.control, titles) not in titles:
         raise unknown_name("control (a defense of the suite)", suite.control, titles)

@@ -72,8 +72,8 @@ def select(
     extra = [entry for file in plugin_files for entry in registry.load_file(file)]
     rows = list(suite.defenses)
     columns = list(suite.attacks)
-    titles = [row.title for row in rows]
-    defenses = [name if name in titles else registry.canonical_name("defense", name) for name in defenses]
+    defenses = [registry.title_of("defense", name, [row.title for row in rows]) for name in defenses]
+    attacks = [registry.title_of("attack", name, [column.title for column in columns]) for name in attacks]
     for name in [*defenses, *(e["name"] for e in extra if e["kind"] == "defense")]:
         if name not in [row.title for row in rows]:
             _known("defense", name, [row.title for row in rows])

@@ -141,3 +141,11 @@ def test_an_attack_that_is_added_by_name_is_asked_what_it_was_made_for(name: str
     suite = select(load_suite("quick"), [], [name], [])
     (entry,) = (entry for entry in suite.attacks if entry.name == name)
     assert (entry.threats, entry.about) == ((threat,), about)
+
+
+def test_an_older_suite_may_call_its_control_by_the_alias(tmp_path: Path) -> None:
+    """`fedavg` is an alias of fedsgd: the row keeps the title that the suite gives it, and is the control."""
+    suite = load_suite(str(write_suite(tmp_path, defenses=["fedavg", "mp-dp"])))
+    assert suite.control == "fedavg"
+    for asked in ("fedsgd", "fedavg"):
+        assert [row.title for row in select(suite, [asked], [], []).defenses] == ["fedavg"]
