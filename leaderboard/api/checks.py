@@ -55,7 +55,7 @@ def worker_count(given: object) -> int:
         return 0
     count = _whole(given)
     if count is None or not 0 <= count <= MOST_WORKERS:
-        raise UserError(f"workers must be a whole number from 1 to {MOST_WORKERS}; given: {given!r:.80}.")
+        raise UserError(f"workers must be from 1 to {MOST_WORKERS}, a whole number; given: {given!r:.80}.")
     return count
 
 

@@ -175,8 +175,8 @@ def test_ctrl_c_and_the_main_module_are_left_as_they_were(tmp_path: Path) -> Non
         ({"seeds": "12"}, "seeds must be whole numbers, such as .*; given: '12'"),
         ({"seeds": [0, 1.5]}, "seeds must be whole numbers, such as .*; given: 1.5"),
         ({"seeds": [3, 4, 3]}, "seeds must differ, .* given twice: 3"),
-        ({"workers": "two"}, "workers must be a whole number from 1 to 1024; given: 'two'"),
-        ({"workers": -1}, "workers must be a whole number from 1 to 1024; given: -1"),
+        ({"workers": "two"}, "workers must be from 1 to 1024, a whole number; given: 'two'"),
+        ({"workers": -1}, "workers must be from 1 to 1024, a whole number; given: -1"),
         ({"gpus_per_cell": "half"}, "gpus_per_cell must be from 0 to 64, .* given: 'half'"),
         ({"gpus_per_cell": 0.5}, "gpus_per_cell needs the executor ray"),
         ({"out": 5}, "out must be a path, as text or pathlib.Path; given: 5"),
@@ -273,3 +273,8 @@ def test_a_run_is_opened_with_its_plugins(tiny_run: Path, tmp_path: Path) -> Non
     (tmp_path / "scaled.py").write_text(SCALED.replace("FACTOR", "0.5"))
     assert len(lb.open_run(tiny_run, plugins=tmp_path / "scaled.py").records) == TINY_CELLS
     assert "scaled" in registry.entries("defense")
+
+
+def test_the_documentation_names_every_group_of_entry_points() -> None:
+    text = (registry.ROOT / "docs" / "api.md").read_text()
+    assert [group for group in registry.ENTRY_POINTS if f"`{group}`" not in text] == []
