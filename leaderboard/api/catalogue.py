@@ -34,8 +34,8 @@ def plugins(kind: str) -> list[dict[str, Any]]:
     """
     if kind == "suites":
         return suites()
-    if kind not in KINDS:
-        raise unknown_name("kind of plugin", kind, [*KINDS, "suites"])
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise unknown_name("kind of plugin", str(kind), [*KINDS, "suites"])
     load_installed()
     return list(registry.entries(KINDS[kind]).values())
 

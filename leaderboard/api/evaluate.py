@@ -10,11 +10,23 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from leakboard.core import registry
 from leakboard.core.errors import UserError
 from leakboard.core.files import sweep
+from leakboard.leaderboard.api.checks import (
+    DeviceName,
+    ExecutorName,
+    device_name,
+    executor_name,
+    gpu_share,
+    path_of,
+    plugin_paths,
+    seed_list,
+    weights_file,
+    worker_count,
+)
 from leakboard.leaderboard.api.given import Given, attack_columns, choose, defense_rows
 from leakboard.leaderboard.api.run import Run, open_run
 from leakboard.leaderboard.cells.fork_server import start_fork_server
@@ -28,14 +40,10 @@ from leakboard.leaderboard.planning.plan import Options, Plan, make_plan, select
 from leakboard.leaderboard.planning.run_folder import save_run
 from leakboard.suites.schema import Suite, load_suite, parse_suite
 
-ExecutorName = Literal["local", "ray"]
-DeviceName = Literal["cpu", "cuda"]
-MOST_WORKERS, MOST_GPUS = 1024, 64
-
 
 @dataclass(frozen=True)
 class Prepared:
-    """A suite that was checked and planned, and how it will be run; nothing is written yet."""
+    """A suite that was checked and planned, and how it will be run; nothing is computed yet."""
 
     plan: Plan
     folder: Path
@@ -44,6 +52,11 @@ class Prepared:
     gpus_per_cell: float
     retry_failed: bool
 
+    def run(self, *, progress: bool = True) -> Run:
+        """Compute what is not there yet, and return the results; `evaluate` is `prepare` and this."""
+        compute(self, progress=progress)
+        return open_run(self.folder)
+
 
 def evaluate(
     defense: Given | Iterable[Given] | None = None,
@@ -51,10 +64,10 @@ def evaluate(
     suite: str | Path | Mapping[str, Any] | Suite = "quick",
     *,
     out: str | Path | None = None,
-    seeds: Iterable[int] | None = None,
+    seeds: int | Iterable[int] | None = None,
     workers: int | None = None,
     progress: bool = True,
-    plugins: Iterable[str | Path] = (),
+    plugins: str | Path | Iterable[str | Path] = (),
     executor: ExecutorName = "local",
     gpus_per_cell: float = 0.0,
     device: DeviceName = "cpu",
@@ -71,10 +84,10 @@ def evaluate(
         attack: the same for attacks; the prior stays, because a reconstruction means nothing without it.
         suite: the name of a suite, a YAML file, or its settings as a mapping.
         out: folder of the run; `runs/<suite>` without it.
-        seeds: these seeds instead of the suite's.
+        seeds: this seed or these seeds instead of the suite's.
         workers: jobs at once; one per core without it.
         progress: whether progress is shown on stderr.
-        plugins: files with plugins of any kind; their defenses and attacks join the suite.
+        plugins: a file or files with plugins of any kind; their defenses and attacks join the suite.
         executor: `local`, or `ray` for a Ray cluster (docs/executors.md).
         gpus_per_cell: with `ray`, the share of a GPU that a cell takes.
         device: where attacks compute.
@@ -96,7 +109,7 @@ def evaluate(
         run = lb.evaluate("my_defense.py", suite="quick")
         run.scoreboard()
     """
-    prepared = prepare(
+    return prepare(
         defense,
         attack,
         suite,
@@ -111,9 +124,7 @@ def evaluate(
         fresh_keys=fresh_keys,
         lpips_weights=lpips_weights,
         download=download,
-    )
-    compute(prepared, progress=progress)
-    return open_run(prepared.folder)
+    ).run(progress=progress)
 
 
 def prepare(
@@ -122,9 +133,9 @@ def prepare(
     suite: str | Path | Mapping[str, Any] | Suite = "quick",
     *,
     out: str | Path | None = None,
-    seeds: Iterable[int] | None = None,
+    seeds: int | Iterable[int] | None = None,
     workers: int | None = None,
-    plugins: Iterable[str | Path] = (),
+    plugins: str | Path | Iterable[str | Path] = (),
     executor: ExecutorName = "local",
     gpus_per_cell: float = 0.0,
     device: DeviceName = "cpu",
@@ -133,34 +144,37 @@ def prepare(
     lpips_weights: str | Path = "",
     download: bool = False,
 ) -> Prepared:
-    """Check and plan a run without starting it; the arguments are those of `evaluate`."""
-    _check_share(gpus_per_cell, executor)
-    count = worker_count(workers)
-    files = [*registry.installed_files(), *map(str, plugins)]
+    """Check and plan a run without computing anything; the arguments are those of `evaluate`.
+
+    Only a class of a notebook or script is written down, into `plugins/` of the run's folder. `Prepared.run` goes on.
+    """
+    where = executor_name(executor)
+    on, share = device_name(device, where), gpu_share(gpus_per_cell, where)
+    count, wanted, own = worker_count(workers), seed_list(seeds), plugin_paths(plugins)
+    given = None if out is None else path_of("out", out)
+    files = [*registry.installed_files(), *own]
     for file in files:
         registry.load_file(file)
     asked = _suite(suite)
-    folder = Path(out if out is not None else Path("runs") / asked.name)
+    folder = given or Path("runs") / asked.name
     rows = choose("defense", defense, folder, [row.title for row in asked.defenses])
     columns = choose("attack", attack, folder, [column.title for column in asked.attacks])
     added = {
         "defenses": (*asked.defenses, *defense_rows(rows)),
         "attacks": (*asked.attacks, *attack_columns(columns)),
     }
-    chosen = select(
-        asked.model_copy(update=added), rows.labels, columns.labels, tuple(seeds or ()), [str(file) for file in plugins]
-    )
+    chosen = select(asked.model_copy(update=added), rows.labels, columns.labels, wanted, own)
     files += [*rows.files, *columns.files]
     options = Options(
         run=folder,
-        device=_device(device, executor),
+        device=on,
         plugin_files=tuple(dict.fromkeys(str(Path(file).resolve()) for file in files)),
         lpips_weights=weights_file(lpips_weights),
         download=download,
         fresh_keys=fresh_keys,
     )
     plan = make_plan(chosen, options)
-    return Prepared(plan, folder, count, executor, gpus_per_cell, retry_failed)
+    return Prepared(plan, folder, count, where, share, retry_failed)
 
 
 def compute(prepared: Prepared, *, progress: bool = True) -> Report:
@@ -245,37 +259,6 @@ def _executor(prepared: Prepared) -> Executor:
 def cores() -> int:
     """How many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def worker_count(given: int | None) -> int:
-    """A number of workers that can be used; 0 leaves it to the executor."""
-    if given is not None and not 0 <= given <= MOST_WORKERS:
-        raise UserError(f"workers must be from 1 to {MOST_WORKERS}; given: {given}.")
-    return given or 0
-
-
-def weights_file(path: str | Path) -> str:
-    """The file of LPIPS's weights with its whole path; nothing where none was given."""
-    if path and not Path(path).is_file():
-        raise UserError(f"lpips_weights: there is no file {path}.")
-    return str(Path(path).resolve()) if path else ""
-
-
-def _check_share(share: float, executor: str) -> None:
-    if share and executor != "ray":
-        raise UserError("gpus_per_cell needs the executor ray: on one machine, workers says how many share a GPU.")
-    if not 0 <= share <= MOST_GPUS:
-        raise UserError(
-            f"gpus_per_cell must be from 0 to {MOST_GPUS}, such as 0.5 for two cells per GPU; given: {share:g}."
-        )
-
-
-def _device(name: str, executor: str) -> str:
-    import torch
-
-    if executor != "ray" and name == "cuda" and not torch.cuda.is_available():  # of its machines, the cluster knows
-        raise UserError("device cuda: this torch sees no CUDA device; use cpu or install a CUDA build.")
-    return name
 
 
 def _refuse_unwritable(folder: Path) -> None:

@@ -13,9 +13,9 @@ from typing import Any
 from leakboard.core import registry
 from leakboard.core.errors import UserError
 from leakboard.core.files import write_text
-from leakboard.core.names import file_part
+from leakboard.core.names import file_part, with_article
 from leakboard.core.plugins import Plugin, is_plugin
-from leakboard.leaderboard.api.class_source import plugin_text
+from leakboard.leaderboard.api.class_source import plugin_text, refuse_difference
 from leakboard.suites.schema import LABEL, AttackEntry, DefenseEntry
 
 #: a plugin: its name, a file that defines it, its class, or an instance with parameters
@@ -72,8 +72,8 @@ def _choose_object(kind: str, given: object, folder: Path, chosen: Chosen, title
     if not is_plugin(cls, kind):
         told = f"the class {cls.__name__}" if inspect.isclass(given) else f"an object of {cls.__name__}"
         raise UserError(
-            f"`{kind}` takes the name of a {kind}, a Python file, a class that sets `name` and derives from "
-            f"lb.{kind.capitalize()}, or an instance of one; given: {told}."
+            f"`{kind}` takes the name of {with_article(kind)}, a Python file, a class that sets `name` and derives "
+            f"from lb.{kind.capitalize()}, or an instance of one; given: {told}."
         )
     file = _file_of(cls, folder)
     chosen.files += [file] if file else []
@@ -112,14 +112,30 @@ def _file_of(cls: type[Plugin], folder: Path) -> str:
     if module != "__main__" and origin:
         registry.load_file(origin)
         return str(Path(origin).resolve())
-    path = folder / PLUGINS / f"{file_part(cls.name)}.py"
+    return str(_write(cls, folder / PLUGINS / f"{cls.kind}-{file_part(cls.name)}.py"))
+
+
+def _write(cls: type[Plugin], path: Path) -> Path:
+    """Write a class of a notebook into a file and load that; a file that defines another class is taken back."""
+    text = plugin_text(cls)
     before = _written.get((cls.kind, cls.name))
     if before is not None:
         registry.unload_file(before)  # the same class, for another run or changed since
-    write_text(path, plugin_text(cls))
-    registry.load_file(path)
+    try:
+        write_text(path, text)
+    except OSError as error:
+        raise UserError(
+            f"{cls.__name__} cannot be written to {path}: {error.strerror}; `out` names another folder."
+        ) from None
+    try:
+        registry.load_file(path)
+        refuse_difference(cls, registry.load(cls.kind, cls.name))
+    except UserError:
+        registry.unload_file(path)
+        path.unlink(missing_ok=True)
+        raise
     _written[cls.kind, cls.name] = path
-    return str(path)
+    return path
 
 
 def defense_rows(chosen: Chosen) -> list[DefenseEntry]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from leakboard.core import registry
 from leakboard.core.errors import UserError, unknown_name
-from leakboard.leaderboard.api.evaluate import weights_file
+from leakboard.leaderboard.api.checks import path_of, plugin_paths, weights_file
 from leakboard.leaderboard.api.run import Run, open_run
 from leakboard.leaderboard.publishing.compare import comparison
 from leakboard.leaderboard.publishing.submit import PUBLISHED, PUBLISHED_FILE, Verdict, mark_verified
@@ -28,7 +28,7 @@ def boards() -> list[str]:
 
 def published(name: str | Path) -> Run:
     """A published board, by its name or by its folder, to be read like a run."""
-    folder = Path(name)
+    folder = path_of("the name of a published board", name)
     if (folder / PUBLISHED_FILE).is_file():
         return open_run(folder)
     known = boards()
@@ -77,7 +77,7 @@ def verify(
     records: str | Path | Iterable[str | Path],
     *,
     data: str = "",
-    plugins: Iterable[str | Path] = (),
+    plugins: str | Path | Iterable[str | Path] = (),
     lpips_weights: str | Path = "",
     mark: bool = False,
 ) -> Iterator[Verified]:
@@ -86,7 +86,7 @@ def verify(
     `data` is the location of the data (`npz:FILE`); `plugins` are the files of the records' plugins, which are run.
     `mark` notes beside each record that agrees that it was verified.
     """
-    files = [str(file) for file in plugins]
+    files = plugin_paths(plugins)
     for file in files:
         registry.load_file(file)
     for record in [records] if isinstance(records, str | Path) else records:

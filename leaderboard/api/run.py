@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +13,7 @@ from leakboard.core import registry
 from leakboard.core.errors import UserError
 from leakboard.core.sources import PACKAGES
 from leakboard.core.terminal import plain
+from leakboard.leaderboard.api.checks import path_of, plugin_paths
 from leakboard.leaderboard.planning.jobs import Job
 from leakboard.leaderboard.planning.run_folder import RunFolder
 from leakboard.leaderboard.publishing.submit import open_any
@@ -208,6 +210,9 @@ class Run:
         return self.scoreboard().to_html(float_format=lambda value: f"{value:.3g}", na_rep="–")
 
 
-def open_run(folder: str | Path) -> Run:
-    """Open the folder of a run, finished or not, or one of published records."""
-    return Run(open_any(Path(folder)))
+def open_run(folder: str | Path, *, plugins: str | Path | Iterable[str | Path] = ()) -> Run:
+    """Open the folder of a run, finished or not, or one of published records; files with plugins are loaded first."""
+    where = path_of("the folder of a run", folder)
+    for file in plugin_paths(plugins):
+        registry.load_file(file)
+    return Run(open_any(where))

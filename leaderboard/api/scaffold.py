@@ -9,6 +9,7 @@ from string import Template
 from leakboard.core import registry
 from leakboard.core.errors import UserError
 from leakboard.core.files import write_text
+from leakboard.core.names import with_article
 
 KINDS = ("defense", "attack")
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
@@ -86,9 +87,8 @@ def new_plugin(kind: str, name: str, folder: Path) -> Path:
             f"A plugin's name is lower-case words joined by '-', such as 'noisy-gradient'; given: {name!r}."
         )
     if name in registry.entries(kind):
-        raise UserError(
-            f"There is a {kind} '{name}' already ({registry.find(kind, name)['file']}): choose another name."
-        )
+        file = registry.find(kind, name)["file"]
+        raise UserError(f"There is {with_article(kind)} '{name}' already ({file}): choose another name.")
     path = folder / f"{name.replace('-', '_')}.py"
     if path.exists():
         raise UserError(f"The file {path} is there already: nothing was written.")

@@ -18,6 +18,8 @@ def open_view_of(
 ) -> View:
     """The view of a threat on a kept training of a run: the first that fits (see `Run.view`)."""
     jobs = opened.jobs
+    if not isinstance(threat, str):
+        raise UserError(f"A threat must be text, such as 'server' or 'client'; given: {threat!r:.80}.")
     for given, name, titles in (
         (defense, "defense", [job.training.defense.label for job in jobs]),
         (dataset, "dataset", [job.training.dataset.label for job in jobs]),

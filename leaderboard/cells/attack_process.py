@@ -4,8 +4,9 @@ The child comes from the fork server, so its memory holds our code and what it i
 candidates, a seed of its own), and nothing of the federation. The engine starts it beside the worker: a worker that
 started it itself would first start a fork server of its own, which takes seconds.
 
-While the attack runs, opening a file of the run or one that held the data is refused. This catches mistakes and lazy
-cheating; it is no jail for malicious code.
+While the attack runs, opening a file of the run or one that held the data is refused. Plugin files may be read wherever
+they lie: Python reads them to show a warning or a traceback. This catches mistakes and lazy cheating; it is no jail for
+malicious code.
 
 Questions are pickled towards the child. What comes back is never unpickled, whoever sent it: a short JSON text that
 says how it went, and after "ok" the answer as safetensors (`leaderboard.cells.answer`), each of bounded length.
@@ -70,6 +71,7 @@ class Question:
 WATCHED = ("open", "os.listdir", "os.scandir", "os.remove", "os.rename", "os.rmdir", "os.truncate", "shutil.rmtree")
 _opened: set[str] | None = None
 _forbidden: tuple[str, ...] = ()
+_readable: frozenset[str] = frozenset()  # plugin files, which may lie in the run's folder
 _caught = ""  # what a forbidden opening said; an attack that swallows the error still fails
 
 
@@ -81,7 +83,13 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
     path = os.path.realpath(os.fsdecode(arguments[0]))
     if _opened is not None and event == "open":
         _opened.add(path)
-    _refuse(path)
+    if not (path in _readable and event == "open" and _only_reads(arguments)):
+        _refuse(path)
+
+
+def _only_reads(arguments: tuple[Any, ...]) -> bool:
+    """Whether the flags of an `open` event, its third argument, leave the file as it is."""
+    return not int(arguments[2]) & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC)
 
 
 def _refuse(path: str) -> None:
@@ -119,6 +127,25 @@ def _hook() -> None:
     if not _hooked:  # an audit hook cannot be removed, so there is one a process
         sys.addaudithook(_audit)
         _hooked = True
+
+
+@contextmanager
+def _refusing(question: Question) -> Iterator[None]:
+    """Refuse what is forbidden while the block runs; whoever tried fails, whatever else the block raises.
+
+    After the block everything may be opened again: tracebacks are formatted then, which reads source files.
+    """
+    global _forbidden, _readable
+    _hook()
+    _watch_native_readers()
+    _readable = frozenset(map(os.path.realpath, question.plugin_files))
+    _forbidden = question.forbidden
+    try:
+        yield
+    finally:
+        _forbidden = ()
+        if _caught:
+            raise Cheating(_caught)
 
 
 @contextmanager
@@ -162,7 +189,6 @@ def start_attack_process() -> tuple[Any, AttackPipes]:
 
 def _child(questions: Connection, pipe: Connection) -> None:
     """Child process: run the attack, send back how it went and, where it went well, the answer."""
-    global _forbidden
     obey_engine()
     try:
         log, parcel = pickle.loads(questions.recv_bytes())
@@ -175,18 +201,14 @@ def _child(questions: Connection, pipe: Connection) -> None:
     one_thread()
     try:
         question = _unpack(parcel)
-        _hook()
-        _watch_native_readers()
-        _forbidden = question.forbidden
-        wall, cpu = time.perf_counter(), time.process_time()
-        answer = _run(question, inbox)
-        if _caught:
-            raise Cheating(_caught)
-        used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024 if sys.platform != "darwin" else 1024**2)
-        cost = Cost(
-            wall_seconds=time.perf_counter() - wall, cpu_seconds=time.process_time() - cpu, peak_memory_mib=used
-        )
-        content = pack(question.goal, answer, cost)
+        with _refusing(question):
+            wall, cpu = time.perf_counter(), time.process_time()
+            answer = _run(question, inbox)
+            used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024 if sys.platform != "darwin" else 1024**2)
+            cost = Cost(
+                wall_seconds=time.perf_counter() - wall, cpu_seconds=time.process_time() - cpu, peak_memory_mib=used
+            )
+            content = pack(question.goal, answer, cost)
         pipe.send_bytes(_told("ok"))
         pipe.send_bytes(content)
     except Unsupported as reason:

@@ -13,7 +13,7 @@ import pytest
 
 from leakboard.core import registry
 from leakboard.core.errors import UserError
-from leakboard.leaderboard.api.class_source import plugin_text
+from leakboard.leaderboard.api.class_source import literal, plugin_text, refuse_difference
 from tests.leaderboard.runs import forget_plugins
 
 IMPORTS = """
@@ -97,5 +97,94 @@ def test_a_class_without_a_text_is_one_sentence(notebook: ModuleType) -> None:
     run_cell(notebook, 0, IMPORTS)
     run_cell(notebook, 1, HELPERS)
     run_cell(notebook, 99, CLASS, kept=False)
-    with pytest.raises(UserError, match=r"The text of Mine cannot be found .*: put the class into a file"):
+    with pytest.raises(UserError, match=r"The source of Mine cannot be found .*: put the class into a file"):
         plugin_text(the_class(notebook))
+
+
+AROUND = """
+def make(by, width):
+    class Mine(lb.Defense):
+        name: ClassVar[str] = "mine"
+        size: float = 1.0
+
+        def protect(self, me, gradient):
+            super().protect(me, gradient)
+            return {name: value * by for name, value in gradient.items()}
+
+    return Mine
+
+Mine = make(2.0, 3)
+"""
+
+
+def test_a_class_with_variables_of_a_function_around_it_is_refused(notebook: ModuleType) -> None:
+    for number, text in enumerate((IMPORTS, "by = 3.0", AROUND)):
+        run_cell(notebook, number, text)
+    with pytest.raises(UserError, match=r"Mine uses variables of a function around Mine \(by\), which cannot be"):
+        plugin_text(the_class(notebook))
+
+
+def test_super_is_no_variable_around_a_class(notebook: ModuleType) -> None:
+    run_cell(notebook, 0, IMPORTS)
+    run_cell(notebook, 1, CLASS.replace("return {", "super().protect(me, gradient); return {").replace("twice", ""))
+    assert "super().protect" in plugin_text(the_class(notebook))
+
+
+REBOUND = """
+LEVEL = 1.0
+
+class Mine(lb.Defense):
+    name: ClassVar[str] = "mine"
+    text: ClassVar[str] = f"level {LEVEL}"
+    by: float = LEVEL
+
+    def protect(self, me, gradient, level=LEVEL):
+        return gradient
+"""
+
+
+def test_a_constant_that_changed_after_the_class_is_noticed(notebook: ModuleType, tmp_path: Path) -> None:
+    run_cell(notebook, 0, IMPORTS)
+    run_cell(notebook, 1, REBOUND)
+    (tmp_path / "mine.py").write_text(plugin_text(the_class(notebook)))
+    registry.load_file(tmp_path / "mine.py")
+    refuse_difference(the_class(notebook), registry.load("defense", "mine"))  # nothing changed yet
+
+    run_cell(notebook, 2, "LEVEL = 2.0")
+    (tmp_path / "mine.py").write_text(plugin_text(the_class(notebook)))
+    registry.load_file(tmp_path / "mine.py")
+    with pytest.raises(UserError, match=r"Mine differs from its own source in parameters, protect\(\), text, probably"):
+        refuse_difference(the_class(notebook), registry.load("defense", "mine"))
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ({"b", "a", "c"}, "{'a', 'b', 'c'}"),
+        (frozenset({2, 1}), "frozenset({1, 2})"),
+        (set(), "set(())"),
+        ((float("inf"),), "(float('inf'),)"),
+        ({"x": [-float("inf"), 0.5]}, "{'x': [float('-inf'), 0.5]}"),
+    ],
+)
+def test_plain_values_are_written_the_same_in_every_process(value: object, text: str) -> None:
+    assert literal(value) == text
+    assert eval(text) == value
+
+
+def test_submodules_that_are_reached_by_dots_are_imported(notebook: ModuleType) -> None:
+    by_dots = CLASS.replace("F.relu", "torch.nn.functional.relu").replace("twice(", "one(")
+    helpers = """
+import xml.dom.minidom
+
+def one(value):
+    return other(value) if xml.dom.minidom.parseString else value
+
+def other(value):
+    return one(value) if xml.dom.Node else value
+"""
+    for number, text in enumerate((IMPORTS, helpers, by_dots)):
+        run_cell(notebook, number, text)
+    lines = plugin_text(the_class(notebook)).splitlines()
+    assert {"import xml", "import xml.dom", "import xml.dom.minidom", "import torch.nn.functional"} <= set(lines)
+    assert [line for line in lines if line.startswith("def ")] == ["def other(value):", "def one(value):"]

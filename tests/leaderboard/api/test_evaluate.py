@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import linecache
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -74,9 +77,9 @@ def test_classes_and_instances_of_a_script_without_a_guard(tmp_path: Path) -> No
     assert done.stdout.count("\n") == 1  # workers did not run the script again
     found = {(row["defense"], row["attack"], row["status"]) for row in json.loads(done.stdout)}
     assert found == {(name, "coin", "ok") for name in ("fedsgd", "shrunk", "shrunk (by 0.1)")}
-    assert {path.name for path in (tmp_path / "run" / "plugins").iterdir()} == {"shrunk.py", "coin.py"}
+    assert {path.name for path in (tmp_path / "run" / "plugins").iterdir()} == {"defense-shrunk.py", "attack-coin.py"}
     # the run can be taken up again from its folder, by the files that were written
-    plugins = [tmp_path / "run" / "plugins" / name for name in ("shrunk.py", "coin.py")]
+    plugins = [tmp_path / "run" / "plugins" / name for name in ("defense-shrunk.py", "attack-coin.py")]
     asked = ("--defense", "shrunk", "--attack", "coin", "--plugin", *plugins, "--out", tmp_path / "run")
     again = call("run", "--suite", tmp_path / "suite.yaml", *asked)
     assert "2 cells, 2 already there" in again.began
@@ -161,3 +164,117 @@ def test_ctrl_c_and_the_main_module_are_left_as_they_were(tmp_path: Path) -> Non
     attacks = [{"name": "prior", "threats": ["server"]}]
     lb.evaluate(suite={**TINY, "attacks": attacks}, out=tmp_path / "run", workers=1, progress=False)
     assert (signal.getsignal(signal.SIGINT), getattr(main, "__file__", None), main.__spec__) == before
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"executor": "cluster"}, "executor must be 'local' or 'ray'; given: 'cluster'"),
+        ({"device": "gpu"}, "device must be 'cpu' or 'cuda'; given: 'gpu'"),
+        ({"device": None}, "device must be 'cpu' or 'cuda'; given: None"),
+        ({"seeds": "12"}, "seeds must be whole numbers, such as .*; given: '12'"),
+        ({"seeds": [0, 1.5]}, "seeds must be whole numbers, such as .*; given: 1.5"),
+        ({"seeds": [3, 4, 3]}, "seeds must differ, .* given twice: 3"),
+        ({"workers": "two"}, "workers must be from 1 to 1024, a whole number; given: 'two'"),
+        ({"workers": -1}, "workers must be from 1 to 1024, a whole number; given: -1"),
+        ({"gpus_per_cell": "half"}, "gpus_per_cell must be from 0 to 64, .* given: 'half'"),
+        ({"gpus_per_cell": 0.5}, "gpus_per_cell needs the executor ray"),
+        ({"out": 5}, "out must be a path, as text or pathlib.Path; given: 5"),
+        ({"plugins": None}, "plugins must be a Python file or a list of these; given: None"),
+        ({"plugins": [5]}, "a file of plugins must be a path, .* given: 5"),
+        ({"plugins": "none.py"}, "There is no plugin file none.py"),
+        ({"lpips_weights": 5}, "lpips_weights must be a path, .* given: 5"),
+        ({"attack": 3}, "`attack` takes the name of an attack, .* given: an object of int"),
+    ],
+)
+def test_what_cannot_be_used_is_one_sentence(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(lb.UserError, match=message):
+        prepare(suite=TINY, **{"out": tmp_path / "run", **options})
+    assert not (tmp_path / "run").exists()
+
+
+def test_one_seed_and_one_plugin_need_no_list(tmp_path: Path) -> None:
+    (tmp_path / "scaled.py").write_text(SCALED.replace("FACTOR", "0.5"))
+    plan = prepare(suite=TINY, out=tmp_path / "run", seeds=5, plugins=str(tmp_path / "scaled.py")).plan
+    assert {job.training.seed for job in plan.trainings} == {5}
+    assert {job.training.defense.label for job in plan.trainings} == {"fedsgd", "scaled"}
+
+
+@pytest.mark.parametrize("given", [None, 5])
+def test_what_is_no_name_is_one_sentence(given: Any, tiny_run: Path) -> None:
+    with pytest.raises(lb.UserError, match=f"the name of a published board must be .*; given: {given}"):
+        lb.results(given)
+    with pytest.raises(lb.UserError, match=f"There is no kind of plugin '{given}'"):
+        lb.plugins(given)
+    with pytest.raises(lb.UserError, match=f"the folder of a run must be a path, .*; given: {given}"):
+        lb.open_run(given)
+    with pytest.raises(lb.UserError, match=f"A threat must be text, .*; given: {given}"):
+        lb.open_run(tiny_run).view(given)
+
+
+BOTH = """
+from typing import ClassVar
+import leakboard as lb
+
+LEVEL = 1.0
+
+class OneDefense(lb.Defense):
+    name: ClassVar[str] = "twin"
+    by: float = LEVEL
+
+    def protect(self, me, gradient):
+        return gradient
+
+class OneAttack(lb.MembershipAttack):
+    name: ClassVar[str] = "twin"
+
+    def infer(self, knowledge, task):
+        raise lb.Unsupported("never")
+"""
+
+
+@pytest.fixture
+def twins(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A module without a file, with a defense and an attack of one name."""
+    module = ModuleType("twins")
+    monkeypatch.setitem(sys.modules, "twins", module)
+    linecache.cache["<twins>"] = (len(BOTH), None, BOTH.splitlines(keepends=True), "<twins>")
+    exec(compile(BOTH, "<twins>", "exec"), vars(module))
+    return module
+
+
+def test_a_defense_and_an_attack_of_one_name_are_two_files(twins: ModuleType, tmp_path: Path) -> None:
+    prepared = prepare(vars(twins)["OneDefense"], vars(twins)["OneAttack"], TINY, out=tmp_path)
+    files = {"defense-twin.py", "attack-twin.py"}
+    assert {path.name for path in (tmp_path / "plugins").iterdir()} == files
+    assert {Path(file).name for file in prepared.plan.cells[0].plugin_files} == files
+
+
+def test_a_class_that_is_not_its_source_is_refused_and_leaves_no_file(twins: ModuleType, tmp_path: Path) -> None:
+    vars(twins)["LEVEL"] = 2.0
+    with pytest.raises(lb.UserError, match="OneDefense differs from its own source in parameters"):
+        prepare(vars(twins)["OneDefense"], suite=TINY, out=tmp_path)
+    assert list((tmp_path / "plugins").iterdir()) == []
+    assert "twin" not in registry.entries("defense")
+
+
+def test_a_class_that_cannot_be_written_is_one_sentence(twins: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(lb.UserError, match=r"OneDefense cannot be written to .*; `out` names another folder"):
+        prepare(vars(twins)["OneDefense"], suite=TINY, out=tmp_path / "file")
+
+
+def test_what_was_prepared_can_be_run(tiny_suite: Path, tiny_run: Path) -> None:
+    run = lb.prepare(suite=tiny_suite, out=tiny_run).run(progress=False)
+    assert (run.folder, len(run.records), run.missing) == (tiny_run, TINY_CELLS, 0)
+
+
+def test_a_run_is_opened_with_its_plugins(tiny_run: Path, tmp_path: Path) -> None:
+    (tmp_path / "scaled.py").write_text(SCALED.replace("FACTOR", "0.5"))
+    assert len(lb.open_run(tiny_run, plugins=tmp_path / "scaled.py").records) == TINY_CELLS
+    assert "scaled" in registry.entries("defense")
+
+
+def test_the_documentation_names_every_group_of_entry_points() -> None:
+    text = (registry.ROOT / "docs" / "api.md").read_text()
+    assert [group for group in registry.ENTRY_POINTS if f"`{group}`" not in text] == []

@@ -162,3 +162,74 @@ def test_native_readers_are_watched_and_a_swallowed_refusal_fails_all_the_same(t
     assert outcome.code == 1
     assert {record.status for record in found} == {"failed"}
     assert all("opened models.safetensors, which its view does not hold" in record.reason for record in found)
+
+
+INSIDE = """
+import warnings
+from pathlib import Path
+from typing import ClassVar
+import torch
+import leakboard as lb
+
+
+def answer(task):
+    scores = torch.arange(len(task.candidates), dtype=torch.float32)
+    return lb.MembershipAnswer(scores, scores > 0)
+
+
+class Warns(lb.MembershipAttack):
+    '''Warns, for which Python reads this file.'''
+    name: ClassVar[str] = "warns"
+
+    def infer(self, knowledge, task):
+        warnings.warn("take care")
+        return answer(task)
+
+
+class Mistaken(lb.MembershipAttack):
+    '''Raises an error of its own.'''
+    name: ClassVar[str] = "mistaken"
+
+    def infer(self, knowledge, task):
+        raise ValueError("my own mistake")
+
+
+class Curious(lb.MembershipAttack):
+    '''Opens another file of the run, and then says that it cannot work here.'''
+    name: ClassVar[str] = "curious"
+
+    def infer(self, knowledge, task):
+        try:
+            (Path(__file__).parent.parent / "run.json").read_text()
+        except Exception:
+            raise lb.Unsupported("not here")
+
+
+class Writes(lb.MembershipAttack):
+    '''Writes to its own file.'''
+    name: ClassVar[str] = "writes"
+
+    def infer(self, knowledge, task):
+        Path(__file__).open("a").close()
+        return answer(task)
+"""
+
+
+@pytest.mark.slow
+def test_a_plugin_file_in_the_runs_folder_may_be_read_and_nothing_else_there(tmp_path: Path) -> None:
+    folder, names = tmp_path / "run", ("warns", "mistaken", "curious", "writes")
+    plugin = folder / "plugins" / "inside.py"
+    plugin.parent.mkdir(parents=True)
+    plugin.write_text(INSIDE)
+    suite = write_suite(tmp_path, attacks=[{"name": "loss-threshold", "threats": ["client"]}], training__rounds=1)
+
+    call("run", "--suite", suite, "--out", folder, "--plugin", plugin, "--attack", *names)
+
+    found = {record.cell.attack.name: record for record in records(folder).values()}
+    assert {name: (record.status, record.reason) for name, record in found.items()} == {
+        "warns": ("ok", ""),
+        "mistaken": ("failed", "ValueError: my own mistake"),
+        "curious": ("failed", "Cheating: the attack opened run.json, which its view does not hold"),
+        "writes": ("failed", "Cheating: the attack opened inside.py, which its view does not hold"),
+    }
+    assert 'raise ValueError("my own mistake")' in found["mistaken"].traceback
