@@ -16,6 +16,7 @@ import pkgutil
 import re
 import subprocess
 import sys
+import warnings
 from collections.abc import Sequence
 from functools import cache
 from importlib.metadata import entry_points
@@ -92,12 +93,13 @@ def module_name(path: Path) -> str:
 def _stamp() -> list[list[Any]]:
     """What must be unchanged for the kept index to hold: name, size and time of every file that plugins are made of.
 
-    A plugin inherits fields from building blocks in subfolders, so whole packages count.
+    A plugin inherits fields from bases and building blocks in other folders, so whole packages count. Texts of plugins
+    among published records do not: nothing imports them.
     """
-    patterns = (pattern for patterns in FOLDERS.values() for pattern in patterns)
-    packages = {"core", *(pattern.rpartition("/")[0].removesuffix("/*") for pattern in patterns)}
+    packages = {"core", *(pattern.partition("/")[0] for patterns in FOLDERS.values() for pattern in patterns)}
     files = sorted(path for package in packages for path in (ROOT / package).rglob("*.py"))
-    stats = [(path, path.stat()) for path in files]
+    published = ROOT / "leaderboard" / "published"
+    stats = [(path, path.stat()) for path in files if not path.is_relative_to(published)]
     return [[str(p.relative_to(ROOT)), s.st_size, s.st_mtime_ns] for p, s in stats]
 
 
@@ -309,11 +311,14 @@ def title_of(kind: str, name: str, titles: Sequence[str]) -> str:
 
 
 def find(kind: str, name: str) -> Entry:
-    """The entry of one plugin, by its name or an alias; a wrong name suggests the nearest."""
+    """The entry of one plugin, by its name or a deprecated alias; a wrong name suggests the nearest."""
     known = entries(kind)
     found = known.get(name) or known.get(canonical_name(kind, name))
     if found is None:
         raise unknown_name(kind, name, known)
+    if found["name"] != name:
+        said = f"The {kind} '{name}' is called '{found['name']}' now: use that name."
+        warnings.warn(said, DeprecationWarning, stacklevel=2)
     return found
 
 

@@ -75,10 +75,12 @@ class Goal(GoalQuestion, Plugin):
         return {**super().describe(), **own, "listed": listed}
 
     @classmethod
-    def question_file(cls) -> str:
-        """The file that decides the answers: the one of the class that defines `ask`."""
-        owner = next(parent for parent in cls.__mro__ if "ask" in vars(parent))
-        return str(Path(str(sys.modules[owner.__module__].__file__)).resolve())
+    def question_files(cls) -> list[str]:
+        """The files that decide the answers: of every class that defines a method or variable of `GoalQuestion`."""
+        names = {name for name in (*vars(GoalQuestion), *GoalQuestion.__annotations__) if not name.startswith("_")}
+        owners = [parent for parent in cls.__mro__ if not names.isdisjoint(vars(parent))]
+        files = (Path(str(sys.modules[owner.__module__].__file__)).resolve() for owner in owners)
+        return list(dict.fromkeys(map(str, files)))
 
     @abstractmethod
     def truth(self, facts: CellFacts, answer: Any) -> Any:

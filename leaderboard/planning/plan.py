@@ -289,7 +289,7 @@ def _cell_job(training: Job, cell: CellSpec) -> Job:
         "kind": "answer",
         "schema": SCHEMA_VERSION,
         "training": training.training_key,
-        "modules": source_digests(["leakboard.leaderboard.cells.question", goal.question_file(), *files]),
+        "modules": source_digests(["leakboard.leaderboard.cells.question", *goal.question_files(), *files]),
         "versions": versions(),
         "cell": cell.model_dump(mode="json", exclude={"training", "decoys"}),
     }

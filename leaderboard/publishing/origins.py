@@ -3,10 +3,14 @@
 A record's key holds the digest of every module of ours that was imported. Modules of the checkout have their dotted
 name and must be in the record's commit. Plugin files from elsewhere have the name of their file; their texts are
 published as `plugins/<digest>.py` beside the records. These texts are only compared here. They never run.
+
+A digest is that of the syntax tree (`code_digest`). In records of older releases it is that of the bytes (SHA-256), so
+both are accepted for plugin files.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
@@ -125,10 +129,17 @@ def texts_of(record: Record, plugin_files: Iterable[str]) -> dict[str, bytes]:
 
 
 def _outside(files: tuple[str, ...]) -> dict[str, bytes]:
+    """Digest -> text of these plugin files and of their own modules, under both kinds of digest."""
     try:
-        return outside_texts(files)
+        texts = outside_texts(files)
+        return {_plain_digest(text): text for text in texts.values()} | texts
     except (OSError, ValueError):  # the file is gone, or this is no file name
         return {}
+
+
+def _plain_digest(text: bytes) -> str:
+    """The digest that records of older releases have: that of the bytes."""
+    return hashlib.sha256(text).hexdigest()
 
 
 def text_file(folder: Path, digest: str) -> Path:
@@ -141,9 +152,11 @@ def kept_text(folder: Path, digest: str) -> bytes | None:
     path = text_file(folder, digest)
     if not _DIGEST.fullmatch(digest) or not path.is_file():
         return None
-    if path.stat().st_size > MOST_TEXT_BYTES or code_digest(text := path.read_bytes()) != digest:
-        raise UserError(f"{PLUGINS}/{path.name} does not match its name: its code has another digest.")
-    return text
+    if path.stat().st_size <= MOST_TEXT_BYTES:
+        text = path.read_bytes()
+        if digest in (code_digest(text), _plain_digest(text)):
+            return text
+    raise UserError(f"{PLUGINS}/{path.name} does not match its name: its code has another digest.")
 
 
 def unknown_plugins(folder: Path, record: Record, plugin_files: Iterable[str] = ()) -> dict[str, str]:

@@ -4,6 +4,7 @@ import ast
 import json
 import os
 import shutil
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -175,6 +176,25 @@ def test_the_same_size_at_another_time_is_noticed(checkout: Path) -> None:
     path.write_text(path.read_text().replace('"first"', '"fir5t"'))
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
     assert known() == ["fir5t"]
+
+
+def test_every_base_of_goals_and_models_is_in_the_stamp_and_no_published_text(checkout: Path) -> None:
+    counted = ("leaderboard/records/known.py", "leaderboard/goals/question.py", "federation/party.py")
+    published = "leaderboard/published/quick/plugins/0.py"
+    for name in (*counted, published):
+        (checkout / name).parent.mkdir(parents=True, exist_ok=True)
+        (checkout / name).touch()
+    names = {name for name, _, _ in registry._stamp()}
+    assert names.issuperset(counted)
+    assert published not in names
+
+
+def test_an_alias_works_and_names_the_new_name() -> None:
+    with pytest.warns(DeprecationWarning, match="The defense 'fedavg' is called 'fedsgd' now: use that name"):
+        assert registry.find("defense", "fedavg")["name"] == "fedsgd"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        registry.find("defense", "fedsgd")
 
 
 def test_a_changed_helper_from_which_a_plugin_inherits_is_noticed(checkout: Path) -> None:

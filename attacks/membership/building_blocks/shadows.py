@@ -5,11 +5,11 @@ in exactly half of them. Each model is a whole federation under the target's def
 read as the target is read. The universe is the auxiliary images (offline), or these together with the candidates and
 the attacker's own records (online: the attacker knows which records are candidates, but not the answer).
 
-The cache is `.cache/shadows/<key>/`, with one file per model. The key is the digest of everything that determines a
-model and its outputs: settings, defense, threat, records, our source files, torch's version. So all attacks on one
-target share a pool, an interrupted pool continues where it stopped, a larger pool reuses the models of a smaller one,
-and a pool of another configuration is never used. Processes that need the same pool at the same time share the work:
-the process that holds a model's lock trains it. Nothing is removed automatically; use `make clean-cache`.
+The cache is `shadows/<key>/` in the user's cache folder, with one file per model. The key is the digest of everything
+that determines a model and its outputs: settings, defense, threat, records, our source files, torch's version. So all
+attacks on one target share a pool, an interrupted pool continues where it stopped, a larger pool reuses the models of a
+smaller one, and a pool of another configuration is never used. Processes that need the same pool at the same time share
+the work: the process that holds a model's lock trains it. Nothing is removed automatically; use `make clean-cache`.
 """
 
 from __future__ import annotations

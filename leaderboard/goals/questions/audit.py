@@ -54,7 +54,9 @@ class AuditQuestion(GoalQuestion):
     def restore(
         self, tensors: Mapping[str, Tensor], flags: tuple[str, ...], diagnostics: Mapping[str, float]
     ) -> AuditAnswer:
-        """The vector."""
+        """The vector, and nothing else."""
+        if set(tensors) != {"trials"}:
+            raise ValueError(f"must be trials; given: {sorted(tensors)!r:.80}")
         return AuditAnswer(tensors["trials"], flags, diagnostics)
 
     def most_bytes(self, task: AuditTask, public: Public, attack: Attack) -> int:

@@ -52,7 +52,9 @@ class MembershipQuestion(GoalQuestion):
     def restore(
         self, tensors: Mapping[str, Tensor], flags: tuple[str, ...], diagnostics: Mapping[str, float]
     ) -> MembershipAnswer:
-        """The two vectors."""
+        """The two vectors, and nothing else."""
+        if set(tensors) != {"scores", "decisions"}:
+            raise ValueError(f"must be scores and decisions; given: {sorted(tensors)!r:.80}")
         decisions = tensors["decisions"]
         decided = decisions.bool() if decisions.dtype == torch.uint8 else decisions
         return MembershipAnswer(tensors["scores"], decided, flags, diagnostics)

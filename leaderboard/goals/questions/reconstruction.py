@@ -61,7 +61,7 @@ class ReconstructionQuestion(GoalQuestion):
     def restore(
         self, tensors: Mapping[str, Tensor], flags: tuple[str, ...], diagnostics: Mapping[str, float]
     ) -> ReconstructionAnswer:
-        """The images of each problem."""
+        """The images of each problem, numbered from 0; KeyError where a number is missing or another name is there."""
         return ReconstructionAnswer(tuple(tensors[f"images/{i}"] for i in range(len(tensors))), flags, diagnostics)
 
     def most_bytes(self, task: ReconstructionTask, public: Public, attack: Attack) -> int:

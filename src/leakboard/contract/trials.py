@@ -12,16 +12,12 @@ import torch
 
 from leakboard.attacks.base import (
     Attack,
-    AuditAttack,
     AuditTask,
-    ExtractionAttack,
     ExtractionTask,
     Inversion,
     Knowledge,
     KnownMembership,
-    MembershipAttack,
     MembershipTask,
-    ReconstructionAttack,
     ReconstructionTask,
 )
 from leakboard.contract.checking import Broken, NotApplicable
@@ -35,6 +31,10 @@ from leakboard.federation.settings import VICTIM
 from leakboard.federation.view import ACTIVE
 from leakboard.leaderboard.goals.base import Goal
 from leakboard.leaderboard.goals.question import AttackFailed
+from leakboard.leaderboard.goals.questions.audit import AuditQuestion
+from leakboard.leaderboard.goals.questions.extraction import ExtractionQuestion
+from leakboard.leaderboard.goals.questions.membership import MembershipQuestion
+from leakboard.leaderboard.goals.questions.reconstruction import ReconstructionQuestion
 
 Task = ReconstructionTask | MembershipTask | ExtractionTask | AuditTask
 
@@ -122,27 +122,24 @@ def checked_answer(attack: Attack, world: World, threat: str = "", **changes: An
     return answer
 
 
-def check_form(attack: Attack, answer: Any, task: Task, world: World) -> None:
-    """Whether an answer has the form that the harness accepts."""
+def goal_of(attack: Attack) -> Goal:
+    """The goal of an attack."""
     goal = registry.create("goal", attack.goal)
     assert isinstance(goal, Goal)
+    return goal
+
+
+def check_form(attack: Attack, answer: Any, task: Task, world: World) -> None:
+    """Whether an answer has the form that the harness accepts."""
     try:
-        goal.accept(answer, task, world.outcome.public)
+        goal_of(attack).accept(answer, task, world.outcome.public)
     except AttackFailed as wrong:
         raise Broken(f"The harness refuses the answer: {wrong}.") from None
 
 
 def run(attack: Attack, known: Knowledge, task: Task) -> Any:
-    """Let an attack answer a task of its goal."""
-    if isinstance(attack, ReconstructionAttack) and isinstance(task, ReconstructionTask):
-        return attack.reconstruct(known, task)
-    if isinstance(attack, MembershipAttack) and isinstance(task, MembershipTask):
-        return attack.infer(known, task)
-    if isinstance(attack, ExtractionAttack) and isinstance(task, ExtractionTask):
-        return attack.extract(known, task)
-    if isinstance(attack, AuditAttack) and isinstance(task, AuditTask):
-        return attack.distinguish(known, task)
-    raise NotApplicable(f"the contract has no task for the goal '{attack.goal}'.")
+    """Let an attack answer a task of its goal, as the goal calls it."""
+    return goal_of(attack).call(attack, known, task)
 
 
 # --- tasks -------------------------------------------------------------------------------------------
@@ -152,12 +149,17 @@ EXTRACTION = ExtractionTask("last", 2)
 
 
 def task_for(attack: Attack, world: World) -> Task:
-    """A task of the attack's goal in a world."""
-    if attack.goal == "extraction":
+    """A task of the attack's goal, or of the one of ours that it inherits from, in a world."""
+    goal = goal_of(attack)
+    if isinstance(goal, ExtractionQuestion):
         return EXTRACTION
-    if attack.goal == "audit":
+    if isinstance(goal, AuditQuestion):
         return audit_task(world)
-    return reconstruction_task(world) if attack.goal == "reconstruction" else membership_task(world)
+    if isinstance(goal, ReconstructionQuestion):
+        return reconstruction_task(world)
+    if isinstance(goal, MembershipQuestion):
+        return membership_task(world)
+    raise NotApplicable(f"the contract has no task for the goal '{attack.goal}'.")
 
 
 def membership_task(world: World) -> MembershipTask:

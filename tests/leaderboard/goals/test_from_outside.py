@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from leakboard.core import registry
+from leakboard.leaderboard.goals.base import Goal
 from leakboard.leaderboard.planning.plan import Options, make_plan
 from leakboard.suites.schema import load_suite
 from tests.docs.test_adding_plugins import code_of
@@ -144,6 +145,73 @@ def test_a_metric_s_file_is_in_the_key_of_the_scores_and_not_in_that_of_the_answ
     assert "ks_distance.py" in before.ingredients["metrics"]
     assert before.key != after.key
     assert before.answer_key == after.answer_key
+
+
+HEIR = """
+from typing import ClassVar
+from leakboard.leaderboard.goals.membership import Membership
+from leakboard.leaderboard.ranking.goals.membership import MembershipRanking
+
+
+class HeirRanking(MembershipRanking):
+    '''Ranks as membership does.'''
+
+    name: ClassVar[str] = "heir"
+
+
+class Heir(Membership):
+    '''Asks as membership does, and lets the attack answer in its own way.'''
+
+    name: ClassVar[str] = "heir"
+
+    def run(self, attack, knowledge, task, portions):
+        return self.call(attack, knowledge, VALUE)
+"""
+ATTACK = """
+from typing import ClassVar
+from leakboard.attacks.base import MembershipAttack
+
+
+class Claims(MembershipAttack):
+    '''Belongs to the goal of another file.'''
+
+    name: ClassVar[str] = "claims"
+    goal: ClassVar[str] = "heir"
+    threats: ClassVar[tuple[str, ...]] = ("client",)
+
+    def infer(self, knowledge, task):
+        raise NotImplementedError
+"""
+
+
+def test_what_a_goal_overrides_of_an_inherited_question_is_in_the_key_of_the_answer(tmp_path: Path) -> None:
+    """Goal and attack are in two files, so that the attack's file alone does not bring the goal's."""
+    goal, attack = tmp_path / "heir.py", tmp_path / "claims.py"
+    attack.write_text(ATTACK)
+    suite = write_suite(tmp_path, attacks=[{"name": "claims", "threats": ["client"]}])
+
+    def cell(value: str) -> Any:
+        goal.write_text(HEIR.replace("VALUE", value))
+        files = (str(goal), str(attack))
+        try:
+            for file in files:
+                registry.load_file(file)
+            return make_plan(load_suite(str(suite)), Options(tmp_path / "run", plugin_files=files)).cells[0]
+        finally:
+            forget_plugins()
+
+    before, same, after = cell("task"), cell("(task)"), cell("(task,)")
+    assert "heir.py" in before.ingredients["answer"]["modules"]
+    assert before.answer_key == same.answer_key
+    assert before.answer_key != after.answer_key
+
+
+@pytest.mark.parametrize("name", ["reconstruction", "membership", "extraction", "audit"])
+def test_our_own_goals_keep_scoring_out_of_the_files_of_the_question(name: str) -> None:
+    goal = registry.load("goal", name)
+    assert issubclass(goal, Goal)
+    files = {str(Path(file).relative_to(registry.ROOT)) for file in goal.question_files()}
+    assert files == {f"leaderboard/goals/questions/{name}.py", "leaderboard/goals/question.py"}
 
 
 def test_an_attack_whose_goal_nobody_defines_is_one_sentence(tmp_path: Path) -> None:

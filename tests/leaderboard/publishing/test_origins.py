@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -26,7 +27,9 @@ from leakboard.leaderboard.publishing.origins import (
     modules_of,
     plugins_of,
     text_file,
+    texts_of,
     uncommitted,
+    unknown_plugins,
 )
 from leakboard.leaderboard.publishing.submit import NOTE_FILE, PUBLISHED, badge, make_way, open_any, record_files
 from leakboard.leaderboard.records import provenance
@@ -230,6 +233,26 @@ def test_the_text_of_every_published_plugin_is_there() -> None:
         for path in record_files(folder):
             for digest, name in plugins_of(read_record_file(path)).items():
                 assert kept_text(folder, digest) is not None, f"{path.name}: {name}"
+
+
+def test_a_text_published_under_the_digest_of_its_bytes_is_accepted(tmp_path: Path) -> None:
+    """Before keys were hashed by syntax tree, the name of a text was the SHA-256 of its bytes."""
+    text = b"A = 1  # one\n"
+    plain = hashlib.sha256(text).hexdigest()
+    assert plain != code_digest(text)
+    record = made_with(None, {"mine.py": plain})
+    assert unknown_plugins(tmp_path, record) == {plain: "mine.py"}
+    plugin = tmp_path / "mine.py"
+    plugin.write_bytes(text)
+    assert unknown_plugins(tmp_path, record, [str(plugin)]) == {}
+    assert texts_of(record, [str(plugin)]) == {plain: text}
+    text_file(tmp_path, plain).parent.mkdir()
+    text_file(tmp_path, plain).write_bytes(text)
+    assert kept_text(tmp_path, plain) == text
+    assert unknown_plugins(tmp_path, record) == {}
+    text_file(tmp_path, plain).write_bytes(b"A = 1\n")  # the same code, but other bytes
+    with pytest.raises(UserError, match="does not match its name"):
+        kept_text(tmp_path, plain)
 
 
 def test_texts_that_no_record_needs_make_way(tmp_path: Path) -> None:
