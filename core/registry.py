@@ -251,8 +251,9 @@ def installed_files() -> list[str]:
     An entry point names a module, `my_package.my_defense`; its file is loaded as `--plugin` would load it.
     """
     found: list[str] = []
+    known = entry_points()  # once: reading what all packages offer takes a while
     for group in ENTRY_POINTS:
-        for point in entry_points(group=group):
+        for point in known.select(group=group):
             try:
                 spec = importlib.util.find_spec(point.module)
             except Exception:  # finding a.b imports a, which is somebody else's code

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 
@@ -53,35 +53,34 @@ def code_digest(text: bytes) -> str:
 
 
 def _tree_digest(tree: ast.AST) -> str:
-    digest = hashlib.sha256()
-    for piece in _canonical(tree):
-        digest.update(piece.encode("utf-8", "surrogatepass"))
-    return digest.hexdigest()
+    pieces: list[str] = []
+    _canonical(tree, pieces.append)
+    return hashlib.sha256("".join(pieces).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _canonical(value: object) -> Iterator[str]:
-    """The pieces of a text that is the same for the same tree in every version of Python.
+def _canonical(value: object, write: Callable[[str], None]) -> None:
+    """Write the pieces of a text that is the same for the same tree in every version of Python.
 
     Empty fields are left out, because newer versions add fields that are empty for code that older versions can read.
     """
     if isinstance(value, ast.AST):
-        yield f"({type(value).__name__}"
+        write(f"({type(value).__name__}")
         for name in sorted(value._fields):
             part = getattr(value, name, None)
             if name == "body" and isinstance(value, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                 part = _without_docstring(part)
             # `kind` tells u"" from "", and a type comment is a comment
             if part is not None and part != [] and name not in ("kind", "type_comment"):
-                yield f" {name}="
-                yield from _canonical(part)
-        yield ")"
+                write(f" {name}=")
+                _canonical(part, write)
+        write(")")
     elif isinstance(value, list):
-        yield "["
+        write("[")
         for item in value:
-            yield from _canonical(item)
-        yield "]"
+            _canonical(item, write)
+        write("]")
     else:
-        yield f"{type(value).__name__}:{value!r};"
+        write(f"{type(value).__name__}:{value!r};")
 
 
 def _without_docstring(body: object) -> object:

@@ -12,7 +12,7 @@ from functools import cmp_to_key
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import t as student
+from scipy.special import stdtrit
 
 from leakboard.leaderboard.ranking.intervals import Interval, bootstrap_mean, split_halves
 from leakboard.leaderboard.records.record import Record
@@ -212,7 +212,7 @@ def mean_interval(values: Floats, strata: Ints) -> Interval:
         groups = [values]
     freedom = len(values) - len(groups)
     spread = math.sqrt(sum(float(((group - group.mean()) ** 2).sum()) for group in groups) / freedom)
-    half = float(student.ppf(0.975, freedom)) * spread / math.sqrt(len(values))
+    half = float(stdtrit(freedom, 0.975)) * spread / math.sqrt(len(values))
     return Interval(float(values.mean()) - half, float(values.mean()) + half)
 
 

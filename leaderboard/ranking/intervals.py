@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
+from scipy.special import betainccinv, betaincinv, ndtri, stdtrit  # scipy.stats takes a second to import
 
 from leakboard.core.seeds import derive_seed
 
@@ -48,7 +48,7 @@ def wilson(successes: float, trials: float, confidence: float = 0.95) -> Interva
     >>> "{:.4f} {:.4f}".format(*wilson(8, 10))
     '0.4902 0.9433'
     """
-    z = float(stats.norm.isf(_tail(confidence, successes, trials)))
+    z = -float(ndtri(_tail(confidence, successes, trials)))
     if trials == 0:
         return Interval(0.0, 1.0)
     rate, scale = successes / trials, 1 + z**2 / trials
@@ -100,8 +100,8 @@ def clopper_pearson(successes: float, trials: float, confidence: float = 0.95) -
     '0.4439 0.9748'
     """
     tail, failures = _tail(confidence, successes, trials), trials - successes
-    low = float(stats.beta.ppf(tail, successes, failures + 1)) if successes else 0.0
-    return Interval(low, float(stats.beta.isf(tail, successes + 1, failures)) if failures else 1.0)
+    low = float(betaincinv(successes, failures + 1, tail)) if successes else 0.0
+    return Interval(low, float(betainccinv(successes + 1, failures, tail)) if failures else 1.0)
 
 
 def effective_trials(shares: npt.ArrayLike, size: int, confidence: float = 0.95) -> float:
@@ -123,7 +123,7 @@ def effective_trials(shares: npt.ArrayLike, size: int, confidence: float = 0.95)
     variance = float(array.var(ddof=1)) / batches
     if variance == 0:
         return float(images)
-    few = (stats.t.isf(tail, images - 1) / stats.t.isf(tail, batches - 1)) ** 2
+    few = (float(stdtrit(images - 1, tail)) / float(stdtrit(batches - 1, tail))) ** 2
     return float(min(max(rate * (1 - rate) / variance * few, batches), images))
 
 
