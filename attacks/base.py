@@ -11,7 +11,7 @@ import math
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
@@ -39,6 +39,8 @@ else:
 
 #: how a flag begins that says that the clock, not the attack, ended the work: such an answer counts as a time-out
 STOPPED = "stopped at its time limit"
+#: the flag of an attack that knows nothing of local steps
+TAKEN_FOR_GRADIENT = "local steps: the update divided by rate and steps is taken for one gradient"
 #: how a flag begins that says that an adaptive attack found nothing to adapt to
 NOTHING_TO_IMITATE = "nothing of the defense to imitate"
 
@@ -96,12 +98,33 @@ class Knowledge:
 class Inversion:
     """One gradient to invert: the model it was taken on, its values, whose it is.
 
-    `labels` (records,) are given where the cell says that they are known, else None.
+    `labels` (records,) are given where the cell says that they are known, else None. Where clients take local steps,
+    `update` is w_t - w_(t+1) as the view holds it, and `gradient` is the update divided by rate times steps: the mean
+    gradient along the way, which most attacks take for a gradient at `model`. `statistics` are the buffers of a network
+    with batch norm after training, where the view holds them.
     """
 
     model: Parameters
     gradient: Gradient
     labels: Tensor | None
+    update: Gradient | None = None
+    statistics: Parameters | None = None
+
+    @classmethod
+    def of(
+        cls,
+        public: Public,
+        model: Parameters,
+        sent: Gradient,
+        labels: Tensor | None,
+        statistics: Parameters | None = None,
+    ) -> Inversion:
+        """The problem of what was sent: a gradient, or the update of local steps."""
+        if not public.training.is_local:
+            return cls(model, sent, labels, None, statistics)
+        scale = public.training.update_scale
+        mean = replace(sent, values={name: value / scale for name, value in sent.values.items()})
+        return cls(model, mean, labels, sent, statistics)
 
 
 @dataclass(frozen=True)
@@ -135,13 +158,16 @@ class ReconstructionTask:
             place = self.place(reading.context)
             if place is None:
                 continue
-            gradient = reading.gradients.get(VICTIM) or reading.gradients.get(AGGREGATE)
+            owner = VICTIM if VICTIM in reading.gradients else AGGREGATE
+            gradient = reading.gradients.get(owner)
             if gradient is None or reading.model is None:
                 raise Unsupported(
                     f"this view ({knowledge.view.threat}) holds neither the victim's gradient nor a mean of it"
                 )
             labels = self.known_labels[place] if self.known_labels is not None else None
-            found[place] = Inversion(reading.model, gradient, labels if gradient.clients == 1 else None)
+            labels = labels if gradient.clients == 1 else None
+            statistics = reading.statistics.get(owner)
+            found[place] = Inversion.of(knowledge.public, reading.model, gradient, labels, statistics)
         return tuple(found[place] for place in range(self.probes))
 
 
@@ -321,7 +347,8 @@ class GradientMatching(ReconstructionAttack):
         if not self.mimic:
             return None
         return tuple(
-            candidate_transform_of(knowledge.defense, problem.gradient, knowledge.public) for problem in problems
+            candidate_transform_of(knowledge.defense, problem.update or problem.gradient, knowledge.public)
+            for problem in problems
         )
 
     def imitation_flags(
@@ -338,9 +365,14 @@ class GradientMatching(ReconstructionAttack):
         return (NOTHING_TO_IMITATE + (": what it does is too small, or a mere scale, to be seen" if known else ""),)
 
 
-def gradient_flags(problems: tuple[Inversion, ...]) -> list[str]:
-    """Remarks on gradients that tell nothing: all zero, or no numbers."""
+def gradient_flags(problems: tuple[Inversion, ...], *, unrolled: bool = False) -> list[str]:
+    """Remarks on gradients that tell nothing (all zero, or no numbers), and on updates that are taken for gradients.
+
+    `unrolled`: the attack uses the updates as such.
+    """
     flags = []
+    if not unrolled and any(p.update is not None for p in problems):
+        flags.append(TAKEN_FOR_GRADIENT)
     if any(not any(bool(g.any()) for g in p.gradient.values.values()) for p in problems):
         flags.append("gradient all zero")
     broken = sum(not all(bool(g.isfinite().all()) for g in p.gradient.values.values()) for p in problems)

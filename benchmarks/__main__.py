@@ -35,13 +35,16 @@ class Benchmark:
 
 BENCHMARKS = {
     "client": Benchmark("mp_client.py", (), ("convnet",)),
+    "chunks": Benchmark("chunks.py", (), ("16",)),
     "paillier": Benchmark("crypto.py", ("paillier",), ("paillier", "--rounds", "1")),
     "functional": Benchmark("crypto.py", ("functional",), ("functional", "--rounds", "1")),
     "inversion": Benchmark("inversion.py", ("--seeds", "0"), ("--seeds", "0", "--timed", "10", "--rounds", "1")),
     "gradients": Benchmark("shadows.py", ("gradients",), ("gradients", "--rounds", "1")),
     "shadows": Benchmark("shadows.py", ("pool",), None),
-    "memory": Benchmark("scale.py", ("ratios",), ("ratios", "--short")),
+    "round": Benchmark("round.py", (), ("--clients", "5", "--curve-rounds", "40")),
+    "memory": Benchmark("scale.py", ("ratios", "large"), ("ratios", "--short")),
     "engine": Benchmark("workers.py", (), ("--short",)),
+    "first": Benchmark("first_run.py", (), None),
 }
 
 

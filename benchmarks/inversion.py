@@ -1,6 +1,7 @@
 """Inverting Gradients compared with breaching 0.1.2: iterations per CPU second and PSNR, one run, one thread.
 
     .venv/bin/python benchmarks/inversion.py [--data npz:FILE] [--iterations N] [--seeds N] [--timed N] [--rounds N]
+    .venv/bin/python benchmarks/inversion.py --equal N [--data npz:FILE] [--images N] [--model NAME]
 
 Both attack the same gradients of the same untrained ResNet20 (ours, without batch norm, cross-entropy), with labels,
 the same objective, total variation, learning rate and schedule. breaching attacks one image after the other,
@@ -33,6 +34,8 @@ sys.path.extend([str(ROOT / "src"), str(ROOT)])
 #: breaching's step size and total variation, in the model's normalised space
 STEP, TV = 0.1, 0.02
 IMAGES = 16
+#: step size and weight of the total variation, for images in the model's normalised space
+Settings = tuple[float, float]
 
 
 # --- the peer's side, run by its own interpreter ------------------------------------------------
@@ -46,19 +49,20 @@ def peer(folder: Path) -> None:
         sys.modules[name] = MagicMock()
     breaching: Any = importlib.import_module("breaching")
     attacks: Any = importlib.import_module("breaching.attacks")
+    from leakboard.federation.models.convnet import ConvNet
     from leakboard.federation.models.resnet import ResNet20
 
     case = torch.load(folder / "case.pt", weights_only=True)
-    network = ResNet20().build(case["shape"], case["classes"])
+    network = {"convnet": ConvNet, "resnet20": ResNet20}[case["model"]]().build(case["shape"], case["classes"])
     network.load_state_dict(case["weights"])
     settings = breaching.get_attack_config("invertinggradients")
-    settings.optim.step_size, settings.regularization.total_variation.scale = STEP, TV
     settings.optim.callback = 10**9
     about = SimpleNamespace(shape=case["shape"], mean=case["mean"], std=case["std"], modality="vision")
     payload = [{"parameters": list(network.parameters()), "buffers": [], "metadata": about}]
     for line in sys.stdin:
         order = json.loads(line)
         settings.optim.max_iterations = order["iterations"]
+        settings.optim.step_size, settings.regularization.total_variation.scale = order["step"], order["tv"]
         torch.manual_seed(order["seed"])
         started, found = time.process_time(), []
         for index in order["images"]:
@@ -95,8 +99,10 @@ class Bench:
     folder: Path
     process: subprocess.Popen[str]
 
-    def ours(self, images: range, iterations: int, seed: int = 0) -> tuple[float, Tensor]:
-        """CPU seconds and images (N, C, H, W) of ours."""
+    def ours(
+        self, images: range, iterations: int, seed: int = 0, settings: Settings = (STEP, TV)
+    ) -> tuple[float, Tensor]:
+        """CPU seconds and images (N, C, H, W) of ours; step size and total variation are those of normalised images."""
         from dataclasses import replace
 
         from leakboard.attacks.base import ReconstructionTask
@@ -109,22 +115,23 @@ class Bench:
                 return chosen
 
         std = self.knowledge.public.std[0]
-        attack = InvertingGradients(iterations=iterations, learning_rate=STEP * std, tv=TV / std)
+        step, tv = settings
+        attack = InvertingGradients(iterations=iterations, learning_rate=step * std, tv=tv / std)
         started = time.process_time()
         answer = attack.reconstruct(
             replace(self.knowledge, seed=seed), Given("first", 0, len(chosen), 1, None, (1,) * len(chosen))
         )
         return time.process_time() - started, torch.cat(list(answer.images))
 
-    def theirs(self, images: range, iterations: int, seed: int = 0) -> tuple[float, Tensor]:
+    def theirs(
+        self, images: range, iterations: int, seed: int = 0, settings: Settings = (STEP, TV)
+    ) -> tuple[float, Tensor]:
         """CPU seconds and images (N, C, H, W) of breaching."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        print(
-            json.dumps({"images": list(images), "iterations": iterations, "seed": seed}),
-            file=self.process.stdin,
-            flush=True,
-        )
+        order = {"images": list(images), "iterations": iterations, "seed": seed}
+        order |= {"step": settings[0], "tv": settings[1]}
+        print(json.dumps(order), file=self.process.stdin, flush=True)
         line = self.process.stdout.readline()
         if not line:
             raise SystemExit("breaching's process ended; its error is above")
@@ -133,8 +140,8 @@ class Bench:
         return float(json.loads(line)), found * torch.tensor(std).view(-1, 1, 1) + torch.tensor(mean).view(-1, 1, 1)
 
 
-def prepare(data: str, folder: Path) -> Bench:
-    """Untrained ResNet20, the first images of the data, their gradients; starts breaching's process."""
+def prepare(data: str, folder: Path, model: str = "resnet20") -> Bench:
+    """An untrained network, the first images of the data, their gradients; starts breaching's process."""
     from leakboard.attacks.base import Inversion, Knowledge
     from leakboard.core import registry
     from leakboard.datasets.base import Dataset
@@ -155,7 +162,7 @@ def prepare(data: str, folder: Path) -> Bench:
     public = Public(
         defense="fedsgd",
         parameters={},
-        model="resnet20",
+        model=model,
         model_parameters={},
         shape=(3, 32, 32),
         classes=pool.classes,
@@ -169,6 +176,7 @@ def prepare(data: str, folder: Path) -> Bench:
     weights = task.initial(0)
     found = [task.gradient(weights, i[None], y[None])[0] for i, y in zip(colours, victims.labels, strict=True)]
     case = {
+        "model": model,
         "shape": public.shape,
         "classes": pool.classes,
         "mean": mean,
@@ -201,9 +209,9 @@ def speed(bench: Bench, timed: int, rounds: int) -> None:
         }
         best = {name: max(best[name], rate) for name, rate in rates.items()}
     unit = "image-iterations per CPU s"
-    print(line("gradient inversion, ResNet20, one image", best["one"], best["theirs"], unit, 1.5, at_most=False))
+    print(line("gradient inversion, ResNet20, one image", best["one"], best["theirs"], unit, 1.8, at_most=False))
     print(
-        line(f"gradient inversion, ResNet20, {IMAGES} images", best["all"], best["theirs"], unit, 2.5, at_most=False),
+        line(f"gradient inversion, ResNet20, {IMAGES} images", best["all"], best["theirs"], unit, 4.0, at_most=False),
         flush=True,
     )
 
@@ -221,6 +229,43 @@ def quality(bench: Bench, iterations: int, seeds: int) -> None:
         print(json.dumps(row), flush=True)
 
 
+#: step sizes and weights of the total variation (of normalised images) among which each side finds its own
+GRID = tuple((step, tv) for step in (0.1, 0.4) for tv in (0.002, 0.005, 0.01, 0.02, 0.05, 0.1))
+
+
+def equal_seconds(data: str, model: str, iterations: int, count: int) -> None:
+    """PSNR of the first `count` images after equal CPU seconds, each side with its best settings of the same grid.
+
+    The settings are chosen on the next `count` images, by PSNR, at the same budget. breaching takes `iterations`; ours
+    takes as many as fit into the same CPU seconds.
+    """
+    from leakboard.metrics.psnr import psnr
+
+    with tempfile.TemporaryDirectory() as folder:
+        bench, trial = prepare(data, Path(folder), model), max(1, iterations // 4)
+        shown, others = range(count), range(count, 2 * count)
+        try:
+            budget = bench.theirs(shown, iterations)[0]
+            bench.ours(shown, 1)  # warm-up
+            fitting = int(budget * trial / bench.ours(shown, trial)[0])
+            row: dict[str, Any] = {"name": f"PSNR at equal CPU seconds, {model}, n = {count}", "unit": "dB"}
+            sides = {"ours": (bench.ours, fitting), "peer": (bench.theirs, iterations)}
+            for side, (attack, steps) in sides.items():
+                tried = {point: attack(others, steps, 0, point)[1] for point in GRID}
+                quality = {
+                    point: float(psnr(found, bench.images[count : 2 * count]).mean()) for point, found in tried.items()
+                }
+                best = max(quality, key=lambda point: quality[point])
+                seconds, found = attack(shown, steps, 0, best)
+                row[side] = round(float(psnr(found, bench.images[:count]).mean()), 2)
+                row |= {f"{side} CPU s": round(seconds, 1), f"{side} step, tv, iterations": [*best, steps]}
+                row[f"{side} grid"] = {f"{step}, {tv}": round(value, 2) for (step, tv), value in quality.items()}
+        finally:
+            bench.process.terminate()
+    row |= {"difference": round(row["ours"] - row["peer"], 2), "target": 1.0, "ok": row["ours"] >= row["peer"] + 1}
+    print(json.dumps(row), flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--data", default="digits")
@@ -228,11 +273,20 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--timed", type=int, default=60, help="iterations of each timed attack")
     parser.add_argument("--rounds", type=int, default=3, help="number of timings; the best counts")
+    parser.add_argument(
+        "--equal", type=int, default=0, metavar="N", help="only PSNR at the CPU seconds of N iterations"
+    )
+    parser.add_argument("--images", type=int, default=4, help="images of --equal, the first ones of the data")
+    parser.add_argument("--model", action="append", choices=("convnet", "resnet20"), help="networks of --equal")
     parser.add_argument("--peer", type=Path)
     given = parser.parse_args()
     torch.set_num_threads(1)
     if given.peer:
         peer(given.peer)
+        return
+    if given.equal:
+        for model in given.model or ("convnet", "resnet20"):
+            equal_seconds(given.data, model, given.equal, given.images)
         return
     with tempfile.TemporaryDirectory() as folder:
         bench = prepare(given.data, Path(folder))

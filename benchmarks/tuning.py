@@ -32,6 +32,7 @@ import torch
 
 from benchmarks._federation import public_settings
 from leakboard.core import registry
+from leakboard.core.memory import keep_freed_memory
 from leakboard.core.plugins import Plugin
 from leakboard.core.seeds import digest_of
 from leakboard.datasets.base import Dataset
@@ -84,6 +85,7 @@ def points(name: str, suite: Suite, tuning: Tuning) -> Iterator[Point]:
 def validation_accuracy(point: Point) -> dict[str, Any]:
     """Train at one point; returns the accuracy in percent on records that are neither trained on nor reported."""
     torch.set_num_threads(1)
+    keep_freed_memory()
     started = time.process_time()
     suite = load_suite(point.suite)
     assert suite.tuning is not None

@@ -3,15 +3,54 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class UserError(Exception):
-    """A mistake in the user's input.
+    """A mistake in the user's input, or several.
 
-    The message is one sentence that says what was wrong, what is allowed and what was given. The
-    command line prints it and exits with 2.
+    Each argument is one sentence that says what was wrong, what is allowed and what was given. The command line prints
+    one line for each and exits with 2.
     """
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """One sentence per mistake."""
+        return tuple(map(str, self.args))
+
+    def __str__(self) -> str:
+        return " ".join(self.problems)
+
+
+class Problems:
+    """Collects the refusals of several checks, so that a user sees all mistakes at once.
+
+    >>> problems = Problems()
+    >>> for given in ("fedsdg", "fedsgd", "mp-pd"):
+    ...     with problems.collected():
+    ...         if given != "fedsgd":
+    ...             raise UserError(f"There is no defense '{given}'.")
+    >>> problems.refuse()
+    Traceback (most recent call last):
+    leakboard.core.errors.UserError: There is no defense 'fedsdg'. There is no defense 'mp-pd'.
+    """
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+
+    @contextmanager
+    def collected(self) -> Iterator[None]:
+        """A check whose `UserError` is noted; the next check goes on."""
+        try:
+            yield
+        except UserError as error:
+            self.found += [problem for problem in error.problems if problem not in self.found]
+
+    def refuse(self) -> None:
+        """Raise one `UserError` with everything that was noted; do nothing if there was nothing."""
+        if self.found:
+            raise UserError(*self.found) from None
 
 
 class Unsupported(Exception):

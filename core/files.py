@@ -17,20 +17,21 @@ from torch import Tensor
 HEADER_ROOM = 2**20
 
 
-def write_text(path: Path, text: str) -> None:
+def write_text(path: Path, text: str, *, synced: bool = True) -> None:
     """Write a text file atomically: a kill at any moment leaves the old file or the new one."""
-    write_bytes(path, text.encode())
+    write_bytes(path, text.encode(), synced=synced)
 
 
-def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file atomically."""
+def write_bytes(path: Path, content: bytes, *, synced: bool = True) -> None:
+    """Write a file atomically. Without `synced` this does not wait for the disk: a power cut may lose the file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with part.open("wb") as file:
             file.write(content)
             file.flush()
-            os.fsync(file.fileno())
+            if synced:
+                os.fsync(file.fileno())
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)

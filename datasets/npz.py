@@ -110,12 +110,13 @@ def _kind(array: Array) -> str:
 
 def to_pixels(images: Array, what: str) -> Tensor:
     """A user's images of any allowed form as (N, C, H, W) uint8."""
+    given = _kind(images)
     if images.ndim == 3:
         images = images[:, None]
     elif images.ndim == 4 and images.shape[3] in (1, 3):
         images = images.transpose(0, 3, 1, 2)
     if images.ndim != 4 or images.shape[1] not in (1, 3) or not MIN_SIDE <= images.shape[2] == images.shape[3]:
-        raise UserError(f"The images {what} must be {SHAPES}; given: {_kind(images)}.")
+        raise UserError(f"The images {what} must be {SHAPES}; given: {given}.")
     if images.dtype.kind == "f":
         # written so that NaN is refused too
         if images.size and not (images.min() >= 0 and images.max() <= 1):

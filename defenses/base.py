@@ -7,14 +7,18 @@ What attacks may imitate of a scheme is optional and stands apart, in `defenses/
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Self
 
 import torch
+from pydantic import PrivateAttr
 
+from leakboard.core.errors import UserError
 from leakboard.core.plugins import Plugin
+from leakboard.defenses.building_blocks.imprint import can_be_imprinted, imprinted
 from leakboard.defenses.imitation import Imitation, JointNoise, Noise, Transform, even_noise
 from leakboard.defenses.reading import AGGREGATE, Gradient, Reading
+from leakboard.federation.local_training import client_update
 from leakboard.federation.party import Party, Step
 from leakboard.federation.payload import Parameters, Payload, copy_value
 from leakboard.federation.settings import SERVER, Public
@@ -41,6 +45,10 @@ class Defense(Imitation, Plugin):
     kind: ClassVar[str] = "defense"
     #: what the scheme promises, in one sentence, for the cards and the docs
     claim: ClassVar[str] = ""
+    #: whether the server sends weights by which it reads records out of gradients (`deviate`)
+    _imprints: bool = PrivateAttr(False)
+    #: whether clients of this class may take local steps; a class with an `update` of its own must say so itself
+    takes_local_steps: ClassVar[bool] = True
 
     @classmethod
     def describe(cls) -> dict[str, Any]:
@@ -78,30 +86,69 @@ class Defense(Imitation, Plugin):
 
     def distribute(self, me: Party) -> None:
         """Server: send the model to this round's clients."""
-        me.broadcast(me.participants, "model", {"model": me.state["model"]})
+        me.broadcast(me.participants, "model", {"model": self._imprint(me) or me.state["model"]})
+
+    def _imprint(self, me: Party) -> Parameters | None:
+        """What a deviating server sends instead of its model; None for an honest one, or if it cannot."""
+        return imprinted(task_of(me.public), me.state["model"]) if self._imprints else None
+
+    def deviate(self) -> Self | None:
+        """A server that sends imprinted weights (`building_blocks.imprint`), where models are sent in plain.
+
+        It learns nothing from such gradients, so it keeps its first model.
+        """
+        if type(self).distribute is not Defense.distribute:
+            return None
+        deviating = self.model_copy()
+        deviating._imprints = True
+        return deviating
+
+    def deviates_on(self, public: Public) -> bool:
+        """An imprint needs a fully connected first layer with a bias."""
+        return not self._imprints or can_be_imprinted(task_of(public))
 
     def update(self, me: Party) -> None:
-        """Client: compute the gradient of its batch on the model it got, protect it, send it."""
+        """Client: compute the gradient of its batch on the model it got (or the update of its local steps), protect it,
+        send it.
+        """
         assert me.batch is not None
         model = me.expect("model")["model"]
         with me.phase("Train"):
-            gradient, buffers = task_of(me.public).gradient(model, me.batch.images, me.batch.labels)
+            gradient, buffers = client_update(task_of(me.public), model, me.batch.images, me.batch.labels)
         me.send(SERVER, "update", {"gradient": self.protect(me, gradient), "buffers": buffers})
 
     def protect(self, me: Party, gradient: Parameters) -> Parameters:
-        """Client: what it sends instead of its gradient. Here: the gradient itself."""
+        """Client: what it sends instead of its gradient (or update). Here: the gradient itself."""
         return gradient
 
     def aggregate(self, me: Party) -> None:
         """Server: average what arrived and take one step of SGD."""
-        updates = list(me.received("update").values())
+        received = me.received("update")
+        updates = list(received.values())
         if not updates:
             return  # everybody dropped out: the model stays as it is
+        for sender, update in received.items():
+            self._check_gradient(sender, update["gradient"], task_of(me.public).parameter_names, me.state["model"])
         with me.phase("Agg"):
             self.step(me, mean([u["gradient"] for u in updates]), mean([u["buffers"] for u in updates]))
 
+    def _check_gradient(self, sender: str, given: object, names: Sequence[str], model: Parameters) -> None:
+        """One sentence for an author whose `protect` returns something that cannot be averaged and applied."""
+        where = f"The defense '{self.name}': `protect` of {sender}"
+        if not isinstance(given, Mapping):
+            raise UserError(f"{where} must return a dict of tensors; given: {type(given).__name__}.")
+        for name in names:
+            wanted, value = tuple(model[name].shape), given.get(name)
+            if not isinstance(value, torch.Tensor):
+                told = "nothing" if value is None else type(value).__name__
+                raise UserError(f"{where} must return a tensor '{name}' of shape {wanted}; given: {told}.")
+            if tuple(value.shape) != wanted:
+                raise UserError(f"{where} must return '{name}' in shape {wanted}; given: {tuple(value.shape)}.")
+
     def step(self, me: Party, gradient: Parameters, buffers: Parameters) -> None:
         """Server: m <- mu m + g + wd w; w <- w - lr m (as torch.optim.SGD does); buffers are replaced."""
+        if self._imprint(me) is not None:
+            return
         training = me.public.training
         model: Parameters = me.state["model"]
         velocity: Parameters = me.state.setdefault(
@@ -130,14 +177,27 @@ class Defense(Imitation, Plugin):
         """The honest reading of one observation, from its messages."""
         models = [m.payload["model"] for m in observation.messages if m.kind == "model"]
         size = observation.context.batch_size
-        gradients = {
-            m.sender: Gradient(m.payload["gradient"], 1, size) for m in observation.messages if m.kind == "update"
-        }
-        return Reading(observation.context, models[0] if models else None, gradients)
+        updates = {m.sender: m.payload for m in observation.messages if m.kind == "update"}
+        gradients = {sender: Gradient(sent["gradient"], 1, size) for sender, sent in updates.items()}
+        statistics = {sender: sent["buffers"] for sender, sent in updates.items() if sent.get("buffers")}
+        return Reading(observation.context, models[0] if models else None, gradients, statistics)
 
     def claims(self, public: Public) -> dict[str, Any]:
         """What the scheme claims in numbers (epsilon and the like), for the record; nothing by default."""
         return {}
+
+
+def check_local_steps(defense: Defense, public: Public) -> None:
+    """Refuse local steps for a defense whose clients compute one gradient by code of their own."""
+    if not public.training.is_local:
+        return
+    owner = next(c for c in type(defense).__mro__ if {"update", "takes_local_steps"} & vars(c).keys())
+    if not vars(owner).get("takes_local_steps", False):
+        raise UserError(
+            f"The defense '{defense.name}' sends one gradient per round: local_steps must be 1 and local_learning_rate "
+            f"must not be given (a class with its own `update` sets `takes_local_steps`); "
+            f"given: {public.training.local_steps} local steps."
+        )
 
 
 #: of tensors that are more than `STACKED` values together, only pieces are stacked at once: whole multiples of the

@@ -33,10 +33,15 @@ class GradPrune(Defense):
 
     def mimic(self, observed: Gradient, public: Public) -> Transform | None:
         """Set the same values of a candidate's gradient to zero; only the zeros of a single client are visible."""
-        if observed.clients != 1:
-            return None
-        kept = {name: value != 0 for name, value in observed.values.items()}
-        return lambda candidates: {name: value * kept[name].to(value) for name, value in candidates.items()}
+        return keeping_the_same(observed)
+
+
+def keeping_the_same(observed: Gradient) -> Transform | None:
+    """Zero wherever an observed gradient of a single client is zero; None for a mean over several."""
+    if observed.clients != 1:
+        return None
+    kept = {name: value != 0 for name, value in observed.values.items()}
+    return lambda candidates: {name: value * kept[name].to(value) for name, value in candidates.items()}
 
 
 def pruned(value: torch.Tensor, ratio: float) -> torch.Tensor:

@@ -57,6 +57,7 @@ class HybridAlpha(Encrypted, NoisyShare):
     )
     claim: ClassVar[str] = "The server learns only the noisy sum; the authority refuses keys for too few clients."
     code_bits: ClassVar[int] = 16
+    takes_local_steps: ClassVar[bool] = True
 
     keys: Literal["per-slot", "shared"] = Field(
         "per-slot", description="shared: one slot key for all coordinates and rounds, as the scheme is specified"

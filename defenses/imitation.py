@@ -12,7 +12,7 @@ What an attack can do with each:
 | `open_updates` | audits | the clients' own messages are read |
 | `simulate` | anybody who wants a client's message | runs `update` as a client would |
 | `rehearsal` | shadow models | the defense itself is run |
-| `deviate` | the threat `server:active` | that threat is skipped |
+| `deviate`, `deviates_on` | the threat `server:active` | imprinted weights if the model is plain, else skipped |
 
 `leakboard.contract.imitation` checks every hook that a defense overrides.
 """
@@ -157,6 +157,10 @@ class Imitation(ABC):
         Its messages keep the form that clients expect; their law may differ. None: no such strategy is known.
         """
         return None
+
+    def deviates_on(self, public: Public) -> bool:
+        """Whether what `deviate` gave makes a difference on this network; otherwise `server:active` is skipped."""
+        return True
 
     def rehearsal(self) -> Self:
         """A defense that trains the very same model at less cost, for shadow models; here the defense itself."""

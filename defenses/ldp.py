@@ -10,7 +10,7 @@ from leakboard.defenses.base import Noise, even_noise
 from leakboard.defenses.building_blocks.clipped import Clipped
 from leakboard.defenses.building_blocks.vectors import added_in_place_of
 from leakboard.federation.party import Party
-from leakboard.federation.settings import SERVER, Public
+from leakboard.federation.settings import Public
 from leakboard.federation.transcript import Observation
 
 
@@ -18,11 +18,13 @@ class Ldp(Clipped):
     """DP-SGD at each client: per-example clipping, then independent Gaussian noise on the mean gradient.
 
     sigma = S / mu(epsilon, delta) on every coordinate (analytic Gaussian mechanism), with S = 2B / batch for one
-    replaced record. The mean over K clients carries variance sigma^2 / K.
+    replaced record. The mean over K clients carries variance sigma^2 / K. With local steps each client's whole update
+    is clipped and S = 2B: the budget then covers all records of the client.
     """
 
     name: ClassVar[str] = "ldp"
     citation: ClassVar[str] = "Abadi et al., Deep Learning with Differential Privacy, CCS 2016 (at each client)"
+    takes_local_steps: ClassVar[bool] = True
     claim: ClassVar[str] = "Everything that leaves a client is (epsilon, delta)-differentially private, round by round."
 
     def update(self, me: Party) -> None:
@@ -32,7 +34,7 @@ class Ldp(Clipped):
             size = sum(value.numel() for value in gradient.values())
             noise = self.sigma(me.public, me.context.batch_size) * me.stream("gaussian").normal(size)
             noisy = added_in_place_of(gradient, noise)
-        me.send(SERVER, "update", {"gradient": noisy, "buffers": {}})
+        self.send_update(me, noisy)
 
     def noise_scale(self, observation: Observation, public: Public) -> Mapping[str, Noise]:
         """The same deviation for every value."""
@@ -43,7 +45,9 @@ class Ldp(Clipped):
     def claims(self, public: Public) -> dict[str, Any]:
         """The claimed and the composed epsilon: both hold against every threat."""
         batch = public.training.batch_size
-        found = self.base_claims(public, self.size(batch) / self.sigma(public, batch) if self.noise else math.inf)
+        found = self.base_claims(
+            public, self.shift(public, batch) / self.sigma(public, batch) if self.noise else math.inf
+        )
         if self.noise:
             found |= {"sigma_local": self.sigma(public, batch), **self.holds()}
         return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -20,9 +20,11 @@ from leakboard.defenses.crypto.fixed_point import FixedPoint, Floats
 from leakboard.defenses.noise.budget import Budget
 from leakboard.defenses.noise.calibration import composed_epsilon, gaussian_epsilon
 from leakboard.defenses.perturbation.clean import CleanParts
-from leakboard.defenses.perturbation.client import Expanded, part_norms
+from leakboard.defenses.perturbation.client import Expanded, Parts, part_norms, train_clipped
 from leakboard.federation.example_norms import clip_factors
+from leakboard.federation.example_passes import Pass
 from leakboard.federation.party import Party
+from leakboard.federation.payload import Parameters
 from leakboard.federation.settings import SERVER, Public
 from leakboard.federation.task import task_of
 from leakboard.federation.transcript import Observation
@@ -73,22 +75,29 @@ class MpDpPlus(SecureSum, Budget, PerturbedParts):
         """The scale of gamma is a parameter."""
         return self.gamma
 
-    def _clip_factors(self, me: Party) -> Tensor | None:
-        """c_b from the norms of what the client itself would send for each example; no oracle is needed."""
-        if self.clip is None or me.batch is None:
-            return None
-        with me.phase("Train"):
-            factors = self._factors_of(part_norms(self.expanded(me.public), *self.inputs(me)))
-        if me.oracle is not None:
-            me.oracle.note_clipping(factors)
-        return factors
+    def clips(self, me: Party) -> bool:
+        """Clients compute the norms themselves: no oracle is needed."""
+        return self.clip is not None
 
-    def _factors_of(self, norms: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+    def clipped_parts(
+        self, me: Party, hidden: Parameters, direction: Tensor | None, images: Tensor, targets: Tensor
+    ) -> tuple[Parts | None, Tensor]:
+        """c_b from the norms of what the client itself would send for each example."""
+
+        def factors(made: Pass) -> Tensor:
+            return self._factors_of(made.norms(keep=True))
+
+        given = (self.expanded(me.public), hidden, direction, images, targets)
+        found = train_clipped(*given, factors)
+        whole, own = (None, self._factors_of(part_norms(*given))) if found is None else found
+        if me.oracle is not None:
+            me.oracle.note_clipping(own)
+        return whole, own
+
+    def _factors_of(self, norms: Iterable[Tensor]) -> Tensor:
         """c_b (B,) for the norms (B,) of gradient, Psi and Phi."""
-        factors = torch.ones(len(norms[0]))
-        for norm, bound in zip(norms, self.bounds(), strict=True):
-            factors = torch.minimum(factors, clip_factors(norm, bound).float())
-        return factors
+        own = [clip_factors(norm, bound).float() for norm, bound in zip(norms, self.bounds(), strict=True)]
+        return torch.stack(own).amin(0)
 
     def record_factors(self, observation: Observation, public: Public, batch: LabelledImages) -> Tensor | None:
         """c_b as a client computes it on the model that the server sent."""
@@ -159,7 +168,7 @@ class MpDpPlus(SecureSum, Budget, PerturbedParts):
         batch = public.training.batch_size
         sizes = [self.size(batch) * bound / self.bounds()[0] for bound in self.bounds()]
         mu = math.hypot(*(s / sigma for s, sigma in zip(sizes, self.sigmas(public, batch).values(), strict=True)))
-        all_noise = math.sqrt(public.training.per_round / (self.least_honest(public) - 1))
+        all_noise = math.sqrt(self.fewest_senders(public) / (self.least_honest(public) - 1))
         return {
             **self.budget_claims(public, mu),
             **{f"sigma_share_{part}": sigma for part, sigma in self.share_sigmas(public, batch).items()},
@@ -168,5 +177,6 @@ class MpDpPlus(SecureSum, Budget, PerturbedParts):
                 "server": composed_epsilon(mu / all_noise, self.compositions(public), self.delta)
             },
             "honest_clients": self.least_honest(public),
+            **self.graph_claims(public),
             **self.holds(),
         }

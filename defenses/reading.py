@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from leakboard.federation.party import RoundContext
 from leakboard.federation.payload import Parameters
@@ -14,7 +14,7 @@ AGGREGATE = "aggregate"
 
 @dataclass(frozen=True)
 class Gradient:
-    """A gradient that a view lets its holders compute.
+    """A gradient that a view lets its holders compute, or the update w_t - w_(t+1) where clients take local steps.
 
     `clients` is 1 for an individual one and K for the mean over K clients; `records` is how many
     records it averages over in all.
@@ -29,9 +29,11 @@ class Gradient:
 class Reading:
     """The honest reading of one observation: the model that was trained on, and gradients by owner.
 
-    Owners are client names; the mean over all participants stands under `AGGREGATE`.
+    Owners are client names; the mean over all participants stands under `AGGREGATE`. `statistics` are the buffers of a
+    network with batch norm after training, by owner, where the view holds them.
     """
 
     context: RoundContext
     model: Parameters | None
     gradients: Mapping[str, Gradient]
+    statistics: Mapping[str, Parameters] = field(default_factory=dict)

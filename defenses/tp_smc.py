@@ -24,6 +24,7 @@ class TpSmc(ThresholdSum, NoisyShare):
         "The server learns only the noisy sum, and no coalition of fewer than t_bar clients learns more."
     )
     code_bits: ClassVar[int] = 24
+    takes_local_steps: ClassVar[bool] = True
 
     def claims(self, public: Public) -> dict[str, Any]:
         """What the noise guarantees, and the sizes of the cryptography."""

@@ -1,47 +1,60 @@
-"""The norm of the gradient for each example of a batch.
+"""The norm of the gradient for each example of a batch, and the mean of gradients that were clipped by it.
 
-A fully connected layer's gradient for example b is d_b a_b^T, with a_b its input and d_b the backward signal. Its norm
-is |d_b| |a_b|, so one backward pass over the batch to the layers' outputs is enough (Goodfellow 2015,
-arXiv:1510.01799): 20 times faster on a small mlp. Other networks go example by example (vmap): for convolutions,
-patches times the backward signal was slower than that (measured: 1.5 times on a ResNet8).
+Networks of known layers take one forward and one backward pass (`federation.example_passes`). Other networks go example
+by example (vmap).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev, vmap
 
+from leakboard.federation.device import on_compute_device
+from leakboard.federation.example_passes import Network, Pass, Passes, Scalars
 from leakboard.federation.payload import Parameters
 from leakboard.federation.task import Task
 
-#: number of examples whose gradients are held at once
+#: number of examples whose gradients are held at once if they go example by example
 CHUNK = 32
-#: logits (B, classes), inputs (B, features) of the last layer, targets (B, classes) -> scalars (B,) of the examples
-Scalars = Callable[[Tensor, Tensor, Tensor], Sequence[Tensor]]
 
 
-@dataclass(frozen=True)
-class Network:
-    """A network with its tensors, the names of the trained ones, and its `last` layer."""
-
-    module: nn.Module
-    tensors: Parameters
-    trained: tuple[str, ...]
-    last: str
-
-
+@on_compute_device
 def loss_norms(task: Task, model: Parameters, images: Tensor, labels: Tensor) -> Tensor:
     """L2 norms (B,) of the whole gradient of each example's own loss, for images (B, C, H, W) in [0, 1]."""
-    last = task.parameter_names[-1].rpartition(".")[0]
-    network = Network(task.skeleton(), {n: v.detach() for n, v in model.items()}, task.parameter_names, last)
-    soft = nn.functional.one_hot(labels, task.public.classes).to(task.dtype)
-    inputs = task.normalise(images.to(task.dtype))
-    return example_norms(network, inputs, soft, lambda logits, hidden, aims: [task.losses(logits, aims)])[0]
+    passes = _passes(task, model, images, labels, mixed=False)
+    return example_norms(passes.network, passes.images, passes.targets, passes.scalars)[0]
+
+
+@on_compute_device
+def clipped_gradient(
+    task: Task, model: Parameters, images: Tensor, labels: Tensor, bound: float
+) -> tuple[Parameters, Tensor]:
+    """1/B sum_b c_b g_b with c_b = min(1, bound / ||g_b||), g_b the gradient of example b's loss, and the c_b (B,).
+
+    A g_b that is not finite has c_b = 0, but 0 times such a value is not zero: see `building_blocks.finite`.
+    """
+
+    def factors(made: Pass) -> Tensor:
+        return clip_factors(made.norms(keep=True)[0], bound)
+
+    passes = _passes(task, model, images, labels, mixed=True)
+    if passes.possible:
+        (found,), own = passes.weighted(factors, signals=1)
+        return found, own
+    own = clip_factors(loss_norms(task, model, images, labels), bound)
+    return task.gradient(model, images, labels, own)[0], own
+
+
+def _passes(task: Task, model: Parameters, images: Tensor, labels: Tensor, *, mixed: bool) -> Passes:
+    """The passes of a task's loss, in the model's own precision."""
+    names, dtype = task.parameter_names, model[task.parameter_names[0]].dtype
+    last = names[-1].rpartition(".")[0]
+    network = Network(task.skeleton(), {n: v.detach() for n, v in model.items()}, names, last, mixed)
+    soft = nn.functional.one_hot(labels, task.public.classes).to(dtype)
+    return Passes(network, task.normalise(images.to(dtype)), soft, lambda logits, _, aims: [task.losses(logits, aims)])
 
 
 def clip_factors(norms: Tensor, bound: float) -> Tensor:
@@ -60,78 +73,11 @@ def example_norms(network: Network, images: Tensor, targets: Tensor, scalars: Sc
     `images` are normalised. There are no batch statistics: the network is in evaluation mode.
     """
     network.module.eval()
-    layers = _layers(network)
-    squares = None if layers is None else _by_layers(network, layers, images, targets, scalars)
-    if squares is None:
-        chunks = zip(torch.split(images, CHUNK), torch.split(targets, CHUNK), strict=True)
-        squares = torch.cat([_by_examples(network, *chunk, scalars) for chunk in chunks], dim=1)
-    return squares.sqrt()
-
-
-#: modules that keep examples separate and have no weights: chains of these and of fully connected layers are supported
-CHAIN = (nn.Flatten, nn.ReLU, nn.Identity)
-
-
-def _layers(network: Network) -> dict[str, nn.Linear] | None:
-    """The fully connected layers of a plain chain, by path; None if the network is anything else.
-
-    A custom forward pass may use weights in ways that no hook sees (functional calls, rows folded into the batch). Only
-    `nn.Sequential` is known not to do that.
-    """
-    if type(network.module) is not nn.Sequential:
-        return None
-    if not all(type(part) in (nn.Linear, *CHAIN) for part in network.module):
-        return None
-    found = {}
-    for name in network.trained:
-        path = name.rpartition(".")[0]
-        layer = network.module.get_submodule(path)
-        if type(layer) is not nn.Linear:
-            return None
-        found[path] = layer
-    # a layer of which only a part is trained would be counted completely
-    whole = {f"{path}.{name}" for path, layer in found.items() for name, _ in layer.named_parameters()}
-    return found if whole == set(network.trained) else None
-
-
-def _by_layers(
-    network: Network, layers: dict[str, nn.Linear], images: Tensor, targets: Tensor, scalars: Scalars
-) -> Tensor | None:
-    """Squared norms (S, B); None if a layer is not used exactly once, with a supported shape."""
-    inputs: dict[str, list[Tensor]] = {path: [] for path in (*layers, network.last)}
-    outputs: dict[str, list[Tensor]] = {path: [] for path in (*layers, network.last)}
-
-    def note(path: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
-        def hook(module: nn.Module, given: tuple[Tensor, ...], made: Tensor) -> None:
-            inputs[path].append(given[0])
-            outputs[path].append(made)
-
-        return hook
-
-    handles = [network.module.get_submodule(path).register_forward_hook(note(path)) for path in inputs]
-    try:
-        # the weights are constants here, so the graph must start at the images
-        leaf = images.detach().requires_grad_()
-        logits = cast(Tensor, functional_call(network.module, network.tensors, (leaf,)))
-    finally:
-        for handle in handles:
-            handle.remove()
-    if any(len(made) != 1 for made in outputs.values()):
-        return None
-    if any(inputs[path][0].shape[:-1] != (len(images),) for path in layers):
-        return None
-    ends = [outputs[path][0] for path in layers]
-    # the factors of |d_b|^2: |a_b|^2, and 1 for the bias
-    given = [inputs[path][0].detach().square().sum(1) + (layer.bias is not None) for path, layer in layers.items()]
-    found = []
-    for scalar in scalars(logits, inputs[network.last][0], targets):
-        back = torch.autograd.grad(scalar.sum(), ends, retain_graph=True, allow_unused=True)
-        squares = torch.zeros_like(given[0])
-        for length, slope in zip(given, back, strict=True):
-            if slope is not None:
-                squares = squares + length * slope.square().sum(1)
-        found.append(squares)
-    return torch.stack(found)
+    passes = Passes(network, images, targets, scalars)
+    if passes.possible:
+        return passes.norms()
+    chunks = zip(torch.split(images, CHUNK), torch.split(targets, CHUNK), strict=True)
+    return torch.cat([_by_examples(network, *chunk, scalars) for chunk in chunks], dim=1).sqrt()
 
 
 def _by_examples(network: Network, images: Tensor, targets: Tensor, scalars: Scalars) -> Tensor:

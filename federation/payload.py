@@ -86,11 +86,14 @@ class Packer:
 
     def __init__(self) -> None:
         self.tensors: dict[str, Tensor] = {}
+        self._named: dict[int, tuple[Tensor, str]] = {}  # a broadcast is one object: its digest is computed once
 
     def pack(self, value: Value) -> Any:
         """The JSON tree of a value; tensors and bytes become references by content."""
         if isinstance(value, Tensor):
-            return {"$tensor": self._keep(value.detach().cpu().contiguous())}
+            if id(value) not in self._named:
+                self._named[id(value)] = value, self._keep(value.detach().cpu().contiguous())
+            return {"$tensor": self._named[id(value)][1]}
         if isinstance(value, bytes):
             return {
                 "$bytes": self._keep(torch.frombuffer(bytearray(value or b"\0"), dtype=torch.uint8)),
@@ -107,24 +110,33 @@ class Packer:
         return [self.pack(item) for item in value]
 
     def _keep(self, tensor: Tensor) -> str:
-        header = f"{tensor.dtype}{tuple(tensor.shape)}".encode()
-        name = hashlib.blake2b(header + raw_bytes(tensor), digest_size=16).hexdigest()
+        name = content_name(tensor)
         self.tensors.setdefault(name, tensor)
         return name
 
 
-def unpack(tree: Any, tensor: Callable[[str], Tensor]) -> Value:
-    """The inverse of `Packer.pack`; `tensor` reads one tensor by name (only those that are reached)."""
+def content_name(tensor: Tensor) -> str:
+    """The name under which a tensor is stored: a digest of its type, shape and values."""
+    header = f"{tensor.dtype}{tuple(tensor.shape)}".encode()
+    return hashlib.blake2b(header + raw_bytes(tensor), digest_size=16).hexdigest()
+
+
+def unpack(tree: Any, tensor: Callable[[str], Tensor], data: Callable[[str], bytes] | None = None) -> Value:
+    """The inverse of `Packer.pack`; `tensor` reads one tensor by name (only those that are reached).
+
+    `data` reads the bytes of one tensor by name; by default those of `tensor`.
+    """
     if isinstance(tree, list):
-        return [unpack(item, tensor) for item in tree]
+        return [unpack(item, tensor, data) for item in tree]
     if not isinstance(tree, dict):
         return tree
     if "$tensor" in tree:
         return tensor(tree["$tensor"])
     if "$bytes" in tree:
-        return raw_bytes(tensor(tree["$bytes"]))[: tree["n"]]
+        found = raw_bytes(tensor(tree["$bytes"])) if data is None else data(tree["$bytes"])
+        return found[: tree["n"]]
     if "$int" in tree:
         return int(tree["$int"], 16)
     if "$float" in tree:
         return float(tree["$float"])
-    return {key: unpack(item, tensor) for key, item in tree["$dict"].items()}
+    return {key: unpack(item, tensor, data) for key, item in tree["$dict"].items()}

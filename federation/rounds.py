@@ -8,7 +8,7 @@ nothing. The drawn records depend only on seeds and names: they are the same for
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -22,10 +22,12 @@ from leakboard.core.seeds import derive_seed
 from leakboard.datasets.base import LabelledImages
 from leakboard.federation.oracle import Ledger, Oracle, RecordedOracle
 from leakboard.federation.party import Clock, Message, Party, ProtocolError, RoundContext, Step
-from leakboard.federation.payload import Parameters, Payload, copy_value
-from leakboard.federation.settings import SERVER, VICTIM, ObservedRounds, Public, client_name
+from leakboard.federation.payload import Parameters, Payload, copy_value, size_in_bytes
+from leakboard.federation.settings import SERVER, VICTIM, Moment, ObservedRounds, Public, client_name
+from leakboard.federation.snapshot import ReplaySnapshot, Snapshot
 from leakboard.federation.task import Task, task_of
 from leakboard.federation.transcript import Observation, Transcript
+from leakboard.federation.value_files import MOST_BYTES, Damaged
 
 
 class Scheme(Protocol):
@@ -46,7 +48,7 @@ class Outcome:
 
     `model` is the final global model. `models` are those on which the probes of each observed round ran. `batches` are
     the positions in the victim's shard of the records on which it trained in each of these rounds (none if it dropped
-    out).
+    out). `replay` is what it takes to run the observed rounds again, where that was asked for.
     """
 
     public: Public
@@ -62,6 +64,7 @@ class Outcome:
     client_rounds: int
     ledger: Ledger
     batches: Mapping[int, torch.Tensor]
+    replay: ReplaySnapshot | None = None
 
 
 @dataclass(frozen=True)
@@ -106,6 +109,11 @@ class Federation:
     progress: Callable[[int, int], None] = lambda done, total: None
     #: called after every round with the number of completed rounds and a function that returns the global model
     after_round: Callable[[int, Callable[[], Parameters]], None] = lambda done, model: None
+    #: called after the set-up and after every round with the number of completed rounds and a function that returns a
+    #: snapshot
+    at_boundary: Callable[[int, Callable[[], Snapshot]], None] = lambda done, snapshot: None
+    #: what a replay of the observed rounds needs is collected here; None: it is not kept
+    kept: ReplaySnapshot | None = None
     secrets: dict[str, bytes] = field(default_factory=dict)
     parties: dict[str, Party] = field(default_factory=dict)
     observations: list[Observation] = field(default_factory=list)
@@ -134,29 +142,153 @@ class Federation:
         self._kept: frozenset[str] | None = None
         self._taken: dict[str, int] = defaultdict(int)
         self._positions: dict[str, torch.Tensor] = {}
+        self.done: int | None = None  # completed rounds; None before the set-up
+        self._client_rounds = 0
+        self._models: dict[int, Parameters] = {}
+        self._batches: dict[int, torch.Tensor] = {}
 
     def run(self) -> Outcome:
-        """Set-up, all rounds with their probes, and the closing distribution of the final model."""
+        """Set-up, all rounds with their probes, and the closing distribution of the final model.
+
+        After `restore` the run goes on from there.
+        """
+        if self.done is None:
+            self._set_up()
+            self.done = 0
+            self.at_boundary(0, self.snapshot)
         total = self.public.total_rounds
-        observed = self.observe.indices(total) if self.observe is not None else {}
+        for index in range(self.done, total):
+            self._round(index)
+            self.done = index + 1
+            self.after_round(self.done, self._global_model)
+            self.progress(self.done, total)
+            self.at_boundary(self.done, self.snapshot)
+        self._close()
+        return self._outcome()
+
+    def replay(self, snapshot: ReplaySnapshot) -> Outcome:
+        """Run only the set-up, the observed rounds and the closing steps, each from what the snapshot holds for it.
+
+        Times, bytes and the ledger of the outcome are those of the observed rounds alone.
+        """
+        total = self.public.total_rounds
+        expected = {*self._observed, total}
+        if set(snapshot.stages) != expected:
+            raise Damaged(f"A replay needs the rounds {sorted(expected)}; given: {sorted(snapshot.stages)[:9]}.")
+        for stage in snapshot.stages.values():
+            self._check_parties(stage.states, stage.keys, stage.taken)
+        self._set_up()
+        for index in sorted(expected):
+            stage = snapshot.stages[index]
+            self._adopt(stage.states, stage.keys)
+            self._taken.update(stage.taken)
+            if index < total:
+                self._round(index)
+        self._close()
+        return self._outcome()
+
+    def snapshot(self) -> Snapshot:
+        """The federation as it is between two rounds; only there, such as in `at_boundary` or `after_round`."""
+        if self.done is None:
+            raise ValueError("there is nothing to take before the set-up")
+        holders = {name: party for name, party in self.parties.items() if party.state or party.keys}
+        return Snapshot(
+            self.done,
+            {name: copy_value(party.state) for name, party in holders.items()},
+            {name: copy_value(party.keys) for name, party in holders.items()},
+            dict(self.secrets),
+            dict(self._taken),
+            self._client_rounds,
+            dict(self._models),
+            dict(self._batches),
+            {kind: clock.copy() for kind, clock in self.clocks.items()},
+            dict(self.bytes_by_kind),
+            deepcopy(self.ledger),
+            tuple(self.observations),
+            None if self.kept is None else ReplaySnapshot(dict(self.kept.stages), dict(self.kept.held)),
+        )
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Put a new federation into the state of a snapshot; one that does not fit is refused and changes nothing."""
+        self._check(snapshot)
+        self.done, self._client_rounds = snapshot.done, snapshot.client_rounds
+        self.secrets = dict(snapshot.secrets)
+        for name, party in self.parties.items():
+            party.secret = self.secrets[name]
+        self._adopt(snapshot.states, snapshot.keys)
+        self._taken.update(snapshot.taken)
+        self._models, self._batches = dict(snapshot.models), dict(snapshot.batches)
+        self.clocks.update({kind: clock.copy() for kind, clock in snapshot.clocks.items()})
+        self.bytes_by_kind.update(snapshot.bytes_by_kind)
+        self.ledger = deepcopy(snapshot.ledger)
+        self.observations = list(snapshot.observations)
+        self.kept = snapshot.replay
+
+    def _check(self, snapshot: Snapshot) -> None:
+        """Refuse a snapshot of another federation."""
+        total = self.public.total_rounds
+        self._check_parties(snapshot.states, snapshot.keys, snapshot.taken)
+        if snapshot.done > total:
+            raise Damaged(f"A snapshot must be of at most {total} rounds; given: {snapshot.done}.")
+        if set(snapshot.secrets) != set(self.parties):
+            raise Damaged("A snapshot must hold the secret of every party and no other.")
+        if not self.fresh_keys and snapshot.secrets != self.secrets:
+            raise Damaged("The snapshot has other secrets: it comes from another seed or from fresh keys.")
+        if (snapshot.replay is None) != (self.kept is None):
+            raise Damaged("Either the snapshot or the run keeps what a replay needs, and the other does not.")
+        seen = {round_ for round_ in self._observed if round_ < snapshot.done}
+        if set(snapshot.models) != seen or not set(snapshot.batches) <= seen:
+            raise Damaged(f"A snapshot must hold the models of the observed rounds {sorted(seen)}.")
+
+    def _check_parties(
+        self, states: Mapping[str, Payload], keys: Mapping[str, Payload], taken: Mapping[str, int]
+    ) -> None:
+        """Refuse parties that do not exist, and values that are too many to copy."""
+        if states.keys() != keys.keys() or not {*states, *taken} <= set(self.parties):
+            raise Damaged("A snapshot must hold a state and keys of existing parties, and of no others.")
+        size = size_in_bytes([*states.values(), *keys.values()])
+        if size > MOST_BYTES:
+            raise Damaged(f"The states of a snapshot may have {MOST_BYTES} bytes; they have {size}.")
+
+    def _adopt(self, states: Mapping[str, Payload], keys: Mapping[str, Payload]) -> None:
+        """Give parties copies of these states and keys: equal tensors of a file are one object."""
+        for name in states:
+            self.parties[name].state, self.parties[name].keys = copy_value(states[name]), copy_value(keys[name])
+
+    @cached_property
+    def _observed(self) -> dict[int, Moment]:
+        return self.observe.indices(self.public.total_rounds) if self.observe is not None else {}
+
+    def _set_up(self) -> None:
         self._occasion(RoundContext(0, None, "setup", self.public.clients, 0), "setup", keep=True)
-        client_rounds = 0
-        models: dict[int, Parameters] = {}
-        batches: dict[int, torch.Tensor] = {}
-        for index in range(total):
-            participants = self._participants(index, index in observed)
-            client_rounds += len(participants)
-            size = self.public.training.batch_size
-            context = RoundContext(index, None, "train", participants, size)
-            self._occasion(context, "protocol", keep=index in observed)
-            if self.observe is not None and index in observed:
-                models[index] = self._global_model()
-                if VICTIM in self._positions and not self._drops_out(VICTIM, index):
-                    batches[index] = self._positions[VICTIM]
-                self._probe(self.observe, index, participants)
-            self.after_round(index + 1, self._global_model)
-            self.progress(index + 1, total)
+        if self.kept is not None:
+            self.kept.after(self.parties.values())
+
+    def _close(self) -> None:
+        total = self.public.total_rounds
+        if self.kept is not None:
+            self.kept.before(total, self.parties.values(), {})
         self._occasion(RoundContext(total, None, "final", self.public.clients, 0), "closing", keep=True)
+
+    def _round(self, index: int) -> None:
+        """One training round and, if it is observed, its probes."""
+        observed = index in self._observed
+        participants = self._participants(index, observed)
+        self._client_rounds += len(participants)
+        if observed and self.kept is not None:
+            self.kept.before(index, self._acting(participants), {name: self._taken[name] for name in participants})
+        context = RoundContext(index, None, "train", participants, self.public.training.batch_size)
+        self._occasion(context, "protocol", keep=observed)
+        if self.observe is None or not observed:
+            return
+        self._models[index] = self._global_model()
+        if VICTIM in self._positions and not self._drops_out(VICTIM, index):
+            self._batches[index] = self._positions[VICTIM]
+        self._probe(self.observe, index, participants)
+        if self.kept is not None:
+            self.kept.after(self._acting(participants))
+
+    def _outcome(self) -> Outcome:
         clock = self.clocks["train"]
         setup = self.clocks["setup"]
         return Outcome(
@@ -164,15 +296,16 @@ class Federation:
             Transcript(tuple(self.observations)),
             self.secrets,
             self._global_model(),
-            models,
-            observed,
+            self._models,
+            self._observed,
             {key: clock.wall[key] + setup.wall[key] for key in {**clock.wall, **setup.wall}},
             {key: clock.cpu[key] + setup.cpu[key] for key in {**clock.cpu, **setup.cpu}},
             clock.extrapolated(),
             dict(self.bytes_by_kind),
-            client_rounds,
+            self._client_rounds,
             self.ledger,
-            batches,
+            self._batches,
+            self.kept,
         )
 
     def _oracle(self, context: RoundContext, name: str, observed: bool) -> Oracle | RecordedOracle:
@@ -199,10 +332,14 @@ class Federation:
             chosen[-1] = 0
         return tuple(client_name(number) for number in sorted(chosen))
 
+    def _acting(self, participants: Iterable[str]) -> list[Party]:
+        """The parties of a round: those that are no clients, and these clients."""
+        present = frozenset(participants)
+        return [party for party in self.parties.values() if party.role != "client" or party.name in present]
+
     def _probe(self, observe: ObservedRounds, index: int, participants: tuple[str, ...]) -> None:
         """Run the protocol once for each batch of targets, the smallest first, then restore every state."""
-        acting = [p for p in self.parties.values() if p.role != "client" or p.name in participants]
-        before = [(party, party.state, party.keys) for party in acting]
+        before = [(party, party.state, party.keys) for party in self._acting(participants)]
         for number in (number for size in observe.sizes for number in observe.probes(size)):
             for party, state, keys in before:
                 party.state, party.keys = copy_value(state), copy_value(keys)
@@ -219,27 +356,30 @@ class Federation:
         if context.kind == "train":
             training = [name for name in context.participants if name in self.shards]
             self._positions = {name: self._next_positions(name) for name in training}
-        for name, party in self.parties.items():
-            if party.role == "client" and name not in self._present:
-                continue
+        acting = self._acting(context.participants)  # once per context: of 10,000 clients perhaps ten take part
+        for party in acting:
             party.context = context
-            party.oracle = self._oracle(context, name, keep) if party.role == "client" else None
+            party.oracle = self._oracle(context, party.name, keep) if party.role == "client" else None
             party._clock = self.clocks[context.kind]
         steps: Sequence[Step] = getattr(self.scheme, part)()
         for position, step in enumerate(steps):
-            self._step(step, position, context, part, logged)
+            self._step(step, position, context, part, logged, acting)
         if logged:
             self.observations.append(self._observation(context))
         self._log = []
+        self.ledger.sums = {}  # a sum from which a client is missing is never complete
         for party in self.parties.values():
             party.empty_inbox()
             party._streams.clear()
             party.oracle = None
 
-    def _step(self, step: Step, position: int, context: RoundContext, part: str, logged: bool) -> None:
+    def _step(
+        self, step: Step, position: int, context: RoundContext, part: str, logged: bool, acting: Sequence[Party]
+    ) -> None:
         """Let every party of the step's role run it; deliver the messages after all have run."""
         sent: list[Message] = []
-        for name, party in self.parties.items():
+        for party in acting:
+            name = party.name
             if party.role != step.role or not self._takes_part(party, step, context):
                 continue
             if self.script is not None and not self._is_live(name):

@@ -39,8 +39,17 @@ class Dropout(Settings):
     step: str = Field(description="name of the first step that the client does not run")
 
 
+#: settings that older records do not have; they are stored only where clients take local steps
+LOCAL = ("local_steps", "local_batches", "local_learning_rate")
+
+
 class Training(Settings):
-    """FedSGD: in every round K of N clients send one gradient each, and the server takes one step."""
+    """FedSGD: in every round K of N clients send one gradient each, and the server takes one step.
+
+    With a `local_learning_rate` it is FedAvg (McMahan et al. 2017): each client takes `local_steps` steps of SGD on its
+    records of the round and sends the update w_t - w_(t+1). The server steps along the mean update with its own
+    learning rate and momentum; rate 1 and momentum 0 take the average of the clients' models.
+    """
 
     loss: Literal["mse", "ce"] = Field("mse", description="mse: half squared error on one-hot; ce: cross-entropy")
     rounds: int | None = Field(None, ge=1, le=1_000_000, description="number of rounds; or give epochs")
@@ -55,17 +64,62 @@ class Training(Settings):
     partition: Literal["iid", "dirichlet"] = "iid"
     alpha: float = Field(0.5, gt=0, description="concentration of the Dirichlet partition")
     dropouts: tuple[Dropout, ...] = ()
+    local_steps: int = Field(1, ge=1, le=10_000, description="steps of SGD that a client takes in a round")
+    local_batches: int = Field(
+        1,
+        ge=1,
+        description="a client's records of a round are cut into this many batches; step k takes batch k, in turn",
+    )
+    local_learning_rate: float | None = Field(
+        None, gt=0, description="of the local steps, whose update is then sent; null: clients send one gradient"
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if (self.rounds is None) == (self.epochs is None):
             raise ValueError("give either rounds or epochs")
+        if self.local_learning_rate is None and (self.local_steps > 1 or self.local_batches > 1):
+            raise ValueError("local_steps and local_batches need a local_learning_rate")
+        if self.local_batches > min(self.batch_size, self.local_steps):
+            raise ValueError(
+                f"local_batches ({self.local_batches}) must be at most local_steps ({self.local_steps}) and "
+                f"batch_size ({self.batch_size}): every record is trained on"
+            )
         if self.participants is not None and self.participants > self.clients:
             raise ValueError(f"participants ({self.participants}) must be at most clients ({self.clients})")
         for drop in self.dropouts:
             if drop.client >= self.clients:
                 raise ValueError(f"dropouts: there is no client {drop.client} among {self.clients} (from 0)")
         return self
+
+    @model_serializer(mode="wrap")
+    def _as_stored(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """The form of older records where clients take no local steps."""
+        found: dict[str, Any] = handler(self)
+        return found if self.is_local else {name: value for name, value in found.items() if name not in LOCAL}
+
+    @property
+    def is_local(self) -> bool:
+        """Whether clients take local steps and send an update, not a gradient."""
+        return self.local_learning_rate is not None
+
+    @property
+    def update_scale(self) -> float:
+        """How long an update is in units of the mean gradient along its way: steps times rate; 1 for a gradient."""
+        return self.local_steps * self.local_learning_rate if self.local_learning_rate is not None else 1.0
+
+    def local_schedule(self, records: int) -> tuple[slice, ...]:
+        """Which of a client's records each local step trains on; public. All of them where there is one gradient.
+
+        The records are cut in their order into batches of nearly equal size, the same in every pass over them. There
+        are never more batches than records.
+
+        >>> Training(rounds=1, local_steps=3, local_batches=2, local_learning_rate=0.1).local_schedule(5)
+        (slice(0, 2, None), slice(2, 5, None), slice(0, 2, None))
+        """
+        count = min(self.local_batches, records)
+        edges = [records * i // count for i in range(count + 1)]
+        return tuple(slice(edges[k % count], edges[k % count + 1]) for k in range(self.local_steps))
 
     @property
     def per_round(self) -> int:

@@ -13,8 +13,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from leakboard.core import registry
+from leakboard.federation.device import on_compute_device
 from leakboard.federation.models.base import Model
 from leakboard.federation.payload import Parameters
+from leakboard.federation.separable import separable
 from leakboard.federation.settings import Public
 
 _mixed: ContextVar[bool] = ContextVar("mixed precision", default=False)
@@ -35,6 +37,11 @@ def mixed_precision(enabled: bool = True) -> Iterator[None]:
         _mixed.reset(token)
 
 
+def mixed_layers(images: Tensor) -> torch.autocast:
+    """The block in which a network's layers are computed: in bfloat16 inside `mixed_precision`, otherwise as usual."""
+    return torch.autocast(images.device.type, torch.bfloat16, enabled=_mixed.get())
+
+
 class Task:
     """A network without its own weights: every function takes the parameters.
 
@@ -43,10 +50,9 @@ class Task:
     """
 
     def __init__(self, public: Public) -> None:
-        model = cast(Model, registry.create("model", public.model, public.model_parameters))
-        with torch.random.fork_rng(devices=[]):  # building draws weights that are not used
-            self._network = model.build(public.shape, public.classes)
         self.public = public
+        with torch.random.fork_rng(devices=[]):  # building draws weights that are not used
+            self._network = self._built()
         self.dtype: torch.dtype = getattr(torch, public.training.precision)
         self.parameter_names = tuple(name for name, _ in self._network.named_parameters())
         self.buffer_names = tuple(name for name, _ in self._network.named_buffers())
@@ -54,16 +60,20 @@ class Task:
         self._mean = torch.tensor(public.mean).view(-1, 1, 1)
         self._std = torch.tensor(public.std).view(-1, 1, 1)
 
+    def _built(self) -> nn.Module:
+        """A freshly initialised network."""
+        model = cast(Model, registry.create("model", self.public.model, self.public.model_parameters))
+        return model.build(self.public.shape, self.public.classes)
+
     def skeleton(self) -> nn.Module:
         """The network's architecture; its weights have no meaning."""
         return self._network
 
     def initial(self, generator_seed: int) -> Parameters:
         """Freshly initialised parameters and buffers (torch's default initialisation), from a seed."""
-        model = cast(Model, registry.create("model", self.public.model, self.public.model_parameters))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(generator_seed)
-            network = model.build(self.public.shape, self.public.classes)
+            network = self._built()
         tensors = {**dict(network.named_parameters()), **dict(network.named_buffers())}
         return {
             name: tensor.detach().to(self.dtype) if tensor.is_floating_point() else tensor.detach().clone()
@@ -96,23 +106,41 @@ class Task:
         """The mean loss over a batch."""
         return self.losses(logits, labels).mean()
 
+    @on_compute_device
     def gradient(
         self, model: Parameters, images: Tensor, labels: Tensor, weights: Tensor | None = None
     ) -> tuple[Parameters, Parameters]:
         """The gradient of the mean loss over a batch, and the buffers after training on it.
 
-        Computed in the model's own precision. `weights` (N,) multiply the records' losses before the mean.
+        Computed in the model's own precision. `weights` (N,) multiply the records' losses before the mean. If no layer
+        mixes examples, the sum goes over chunks that fit into the processor's cache (`federation.separable`).
         """
         arranged = self.arranged
         leaves = {name: arranged(model[name].detach()).requires_grad_() for name in self.parameter_names}
         buffers = {name: model[name].detach().clone() for name in self.buffer_names}
-        dtype = leaves[self.parameter_names[0]].dtype
-        with torch.autocast(images.device.type, torch.bfloat16, enabled=_mixed.get()):
-            logits = self.logits({**leaves, **buffers}, arranged(images.to(dtype)), train=True)
+        total: tuple[Tensor, ...] = ()
+        for chosen in self.parts(images):
+            own = None if weights is None else weights[chosen]
+            loss = self._part_of_loss({**leaves, **buffers}, images[chosen], labels[chosen], own, len(images))
+            found = torch.autograd.grad(loss, list(leaves.values()))
+            total = tuple(t + g for t, g in zip(total, found, strict=True)) if total else found
+        return {name: g.contiguous() for name, g in zip(leaves, total, strict=True)}, buffers
+
+    def parts(self, images: Tensor) -> list[slice]:
+        """The chunks of a batch (N, C, H, W); the whole batch if the network may mix its examples."""
+        known = separable(self._network, self.public.shape)
+        return [slice(0, len(images))] if known is None else known.parts(images)
+
+    def _part_of_loss(
+        self, model: Parameters, images: Tensor, labels: Tensor, weights: Tensor | None, count: int
+    ) -> Tensor:
+        """What these records contribute to the mean loss over `count` records; differentiable in the model."""
+        dtype = model[self.parameter_names[0]].dtype
+        with mixed_layers(images):
+            logits = self.logits(model, self.arranged(images.to(dtype)), train=True)
         losses = self.losses(logits.to(dtype), labels)
-        loss = losses.mean() if weights is None else (weights.to(losses) * losses).mean()
-        gradients = torch.autograd.grad(loss, list(leaves.values()))
-        return {name: g.contiguous() for name, g in zip(leaves, gradients, strict=True)}, buffers
+        losses = losses if weights is None else weights.to(losses) * losses
+        return losses.mean() if len(losses) == count else losses.sum() / count
 
     @torch.no_grad()
     def predict(self, model: Parameters, images: Tensor, batch: int = 128) -> Tensor:
@@ -121,7 +149,7 @@ class Task:
         The default batch fits into the processor's cache: with 512 a ResNet8 takes 2.5 times as long.
         """
         parts = [self.logits(model, chunk.to(self.dtype)) for chunk in torch.split(images, batch)]
-        return torch.cat(parts) if parts else torch.empty(0, self.public.classes)
+        return torch.cat(parts) if parts else torch.empty(0, self.public.classes, device=images.device)
 
     def __reduce__(self) -> tuple[Callable[[Public], Task], tuple[Public]]:
         return task_of, (self.public,)
@@ -141,8 +169,20 @@ def arrangement(network: nn.Module) -> Callable[[Tensor], Tensor]:
 
 
 def channels_last(value: Tensor) -> Tensor:
-    """A four-dimensional tensor in channels_last layout; any other tensor unchanged."""
-    return value.contiguous(memory_format=torch.channels_last) if value.ndim == 4 else value
+    """A four-dimensional tensor in channels_last layout; any other tensor unchanged.
+
+    With one channel both layouts are the same memory, so torch leaves the strides as they are, and convolutions read
+    them as the other layout: the whole network then runs in that one. So the strides are set here (measured: the
+    gradient of 160 images with one channel takes 35 instead of 53 ms on a convnet).
+
+    >>> channels_last(torch.zeros(2, 1, 4, 4)).stride()
+    (16, 1, 4, 1)
+    """
+    if value.ndim != 4:
+        return value
+    value = value.contiguous(memory_format=torch.channels_last)
+    _, channels, height, width = value.shape
+    return value if channels > 1 else value.as_strided(value.shape, (height * width, 1, width, 1))
 
 
 @cache

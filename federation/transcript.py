@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -14,6 +15,9 @@ from torch import Tensor
 
 from leakboard.federation.party import Message, RoundContext
 from leakboard.federation.payload import Packer, Payload, unpack
+
+#: the files of a stored transcript; the first one is written last
+TRANSCRIPT_FILES = ("transcript.json", "transcript.safetensors")
 
 
 @dataclass(frozen=True)
@@ -49,9 +53,16 @@ class Transcript:
     def save(self, folder: Path) -> None:
         """Write `transcript.json` and `transcript.safetensors`; equal tensors are stored once."""
         packer = Packer()
-        tree = [_pack_observation(observation, packer) for observation in self.observations]
+        text = self._text(packer)
         save_file(packer.tensors, str(folder / "transcript.safetensors"))
-        (folder / "transcript.json").write_text(json.dumps(tree, allow_nan=False))
+        (folder / "transcript.json").write_text(text)
+
+    def digest(self) -> str:
+        """A digest of everything that `save` would write, by content."""
+        return hashlib.sha256(self._text(Packer()).encode()).hexdigest()
+
+    def _text(self, packer: Packer) -> str:
+        return json.dumps([_pack_observation(one, packer) for one in self.observations], allow_nan=False)
 
     @staticmethod
     def load(

@@ -7,12 +7,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from leakboard.core.vision import lpips
 from leakboard.metrics.base import Aggregate, ReconstructionMetric, ReconstructionTruth, Score
 from leakboard.metrics.building_blocks.backbone import LpipsMetric, Network, WeightsMissing, load_network
+from leakboard.metrics.building_blocks.decoy_features import embed, sketch_of
 from leakboard.metrics.building_blocks.images import check_original, check_pair, clamped, mean_score, sanitise
 from leakboard.metrics.matching import pairwise_mse
-from leakboard.metrics.perceptual import CHUNK, prepare
 
 NO_DECOYS = "there are no decoys to tell the original from"
 #: images this close (root mean square) are the same image, computed twice; the step of 8-bit images is 4e-3
@@ -57,28 +56,25 @@ def identified(reconstruction: Tensor, original: Tensor, decoys: Tensor) -> Tens
     return strictly_nearest(own, distances(ours.flatten(1), other.flatten(1)), same_image(true, other))
 
 
-@torch.no_grad()
-def embed(images: Tensor, network: Network) -> Tensor:
-    """Vectors (N, F) whose squared L2 distances are LPIPS: each image passes the backbone once, not once per pair."""
-    if len(images) > CHUNK:
-        return torch.cat([embed(part, network) for part in torch.split(images, CHUNK)])
-    layers = network.net(network.scaling_layer(prepare(images)))
-    parts = []
-    for features, linear in zip(layers, network.lins, strict=True):
-        weight = linear.model[-1].weight  # (1, C, 1, 1), never negative
-        positions = features.shape[-1] * features.shape[-2]
-        parts.append((lpips().normalize_tensor(features) * (weight / positions).sqrt()).flatten(1))
-    return torch.cat(parts, dim=1)
+def identified_lpips(
+    reconstruction: Tensor, original: Tensor, decoys: Tensor, network: Network, kept: str = ""
+) -> Tensor:
+    """As `identified`, with the LPIPS distance instead of pixel L2.
 
-
-def identified_lpips(reconstruction: Tensor, original: Tensor, decoys: Tensor, network: Network) -> Tensor:
-    """As `identified`, with the LPIPS distance instead of pixel L2."""
+    `kept` is a folder for features of decoys (`decoy_features`); it changes the time, never the result.
+    """
     check_pair(reconstruction, original)
     check_original(decoys, "decoys")
     ours, true = embed(reconstruction, network), embed(original, network)
-    own = distances(ours, true).diagonal()
-    others = torch.cat([distances(ours, embed(part, network)) for part in torch.split(decoys, CHUNK)], dim=1)
-    return strictly_nearest(own, others, same_image(original, decoys))
+    own, same = distances(ours, true).diagonal(), same_image(original, decoys)
+    nearer, doubtful = sketch_of(decoys, network, kept).compared(own, ours)
+    beaten = (nearer & ~same).any(1)
+    doubtful &= ~same & ~beaten[:, None]
+    asked = doubtful.any(0).nonzero().squeeze(1)
+    if len(asked):
+        exact = distances(ours, embed(decoys[asked], network))
+        beaten |= strictly_nearest(own, exact, ~doubtful[:, asked]) == 0
+    return (~beaten).double()
 
 
 def score_hits(hits: Tensor, original: Tensor, decoys: Tensor, bad: int) -> Score:
@@ -136,5 +132,5 @@ class IdentifiedLpips(LpipsMetric):
         except WeightsMissing as missing:
             return Score(None, reason=str(missing))
         reconstruction, bad = sanitise(truth.reconstruction)
-        hits = identified_lpips(reconstruction, truth.original, truth.decoys, network)
+        hits = identified_lpips(reconstruction, truth.original, truth.decoys, network, self.kept)
         return score_hits(hits, truth.original, truth.decoys, bad)

@@ -51,11 +51,20 @@ def lpips_distance(reconstruction: Tensor, original: Tensor, network: Network) -
 
     >>> image = torch.zeros(1, 3, 32, 32)
     >>> Lpips().score(ReconstructionTruth(image, image, (0.5,) * 3, (0.25,) * 3)).reason
-    'there are no LPIPS weights: give a file with --lpips-weights, or allow --download'
+    'there are no LPIPS weights: `leakboard lpips --download` fetches them once, for all runs'
     """
     check_pair(reconstruction, original)
     pairs = zip(torch.split(reconstruction, CHUNK), torch.split(original, CHUNK), strict=True)
-    return torch.cat([network(prepare(ours), prepare(true)).flatten(1).double().mean(1) for ours, true in pairs])
+    return torch.cat([_distance(prepare(ours), prepare(true), network) for ours, true in pairs])
+
+
+def _distance(left: Tensor, right: Tensor, network: Network) -> Tensor:
+    """LPIPS (N,) of prepared images."""
+    total = torch.zeros(len(left), dtype=torch.float64)
+    layers = zip(network.layers(left), network.layers(right), network.channel_weights, strict=True)
+    for ours, true, weights in layers:
+        total += ((ours - true).square() * weights.view(-1, 1, 1)).sum(1).mean(dim=(1, 2)).double()
+    return total
 
 
 class Lpips(LpipsMetric):

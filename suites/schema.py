@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, Self
 
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from leakboard.core import registry
-from leakboard.core.errors import UserError, unknown_name
+from leakboard.core.errors import Problems, UserError, unknown_name
+from leakboard.core.explaining import explain
 from leakboard.core.names import file_part
-from leakboard.core.plugins import Settings, explain
+from leakboard.core.plugins import Settings
 from leakboard.federation.settings import ObservedRounds, Training
-from leakboard.federation.view import parse_threat
+from leakboard.federation.view import THREATS, parse_threat
 from leakboard.suites import suite_file, suite_files
 
 MAX_SUITE_BYTES = 200_000
@@ -52,7 +53,7 @@ class DefenseEntry(Entry):
 class AttackEntry(Entry):
     """An attack, the threats under which it runs, and what it is told."""
 
-    threats: tuple[str, ...] = Field(min_length=1, max_length=100)
+    threats: tuple[str, ...] = Field(min_length=1, max_length=100, description=f"who attacks: {', '.join(THREATS)}")
     known_labels: bool = Field(False, description="whether a reconstruction attack knows the labels")
     known_members: float = Field(
         0, ge=0, lt=1, description="share of members and non-members that a membership attack knows; not evaluated"
@@ -112,42 +113,42 @@ class Suite(Settings):
     tuning: Tuning | None = Field(None, description="how clip bounds and learning rates were chosen")
 
     @model_validator(mode="after")
-    def _labels_differ(self) -> Self:
+    def _consistent(self) -> Self:
+        faults = list(self._faults())
+        if faults:
+            raise ValueError("; ".join(faults))
+        return self
+
+    def _faults(self) -> Iterator[str]:
+        """What does not go together, each as a clause of a sentence."""
         for what, entries in (("datasets", self.datasets), ("defenses", self.defenses), ("attacks", self.attacks)):
             titles = [entry.title for entry in entries]
             twice = {title for title in titles if titles.count(title) > 1}
             if twice:
-                raise ValueError(f"two {what} are called {', '.join(sorted(twice))}: give one of them a label")
+                yield f"two {what} are called {', '.join(sorted(twice))}: give one of them a label"
             files = [file_part(title) for title in titles]
             alike = [title for title, file in zip(titles, files, strict=True) if files.count(file) > 1]
-            if alike:
-                raise ValueError(f"these {what} would share the names of their files: {', '.join(alike)}")
+            if alike and not twice:
+                yield f"these {what} would share the names of their files: {', '.join(alike)}"
         if len(set(self.seeds)) < len(self.seeds):
-            raise ValueError("seeds must differ")
+            yield "seeds must differ"
         if self.tuning is not None and self.tuning.seed in self.seeds:
-            raise ValueError(
-                f"the seed of the tuning ({self.tuning.seed}) must not be among the seeds that are reported"
-            )
+            yield f"the seed of the tuning ({self.tuning.seed}) must not be among the seeds that are reported"
         if len(set(self.observe.rounds)) < len(self.observe.rounds):
-            raise ValueError("the observed rounds must differ")
+            yield "the observed rounds must differ"
         for attack in self.attacks:
             if len(set(attack.threats)) < len(attack.threats):
-                raise ValueError(f"the threats of {attack.title} must differ")
-            for threat in attack.threats:
-                _check_threat(threat, self.training.clients)
-        return self
+                yield f"the threats of {attack.title} must differ"
+            for threat in dict.fromkeys(attack.threats):
+                try:
+                    parse_threat(threat, self.training.clients)
+                except UserError as error:
+                    yield str(error).rstrip(".")
 
 
 def is_about_rounds(goal: str, entry: AttackEntry) -> bool:
     """Whether an attack of this goal runs once per observed round instead of once on the whole training."""
     return bool(registry.find("goal", goal)["per_round"]) or entry.about == "batch"
-
-
-def _check_threat(threat: str, clients: int) -> None:
-    try:
-        parse_threat(threat, clients)
-    except UserError as error:
-        raise ValueError(str(error)) from None
 
 
 class _Loader(yaml.SafeLoader):
@@ -200,52 +201,50 @@ def parse_suite(given: Mapping[str, Any], what: str) -> Suite:
     try:
         suite = Suite.model_validate(given)
     except ValidationError as error:
-        raise explain(error, what, list(_fields_at(error))) from None
+        raise explain(error, what, Suite) from None
     check_plugins(suite)
-    control = registry.title_of("defense", suite.control, [defense.title for defense in suite.defenses])
-    return suite.model_copy(update={"control": control})
+    return suite.model_copy(update={"control": _control(suite)})
 
 
-def _fields_at(error: ValidationError) -> dict[str, Any]:
-    """The settings that are allowed at the location of the first error."""
-    where = [part for part in error.errors()[0]["loc"][:-1] if isinstance(part, str)]
-    models: dict[str, type[Settings]] = {
-        "training": Training,
-        "observe": ObservedRounds,
-        "model": Entry,
-        "datasets": Entry,
-        "defenses": DefenseEntry,
-        "attacks": AttackEntry,
-    }
-    return models.get(where[-1], Suite).model_fields if where else Suite.model_fields
+def _control(suite: Suite) -> str:
+    """The title of the control. `fedavg` is the control of a suite that names none and has no `fedsgd`."""
+    titles = [defense.title for defense in suite.defenses]
+    named = registry.title_of("defense", suite.control, titles)
+    absent = named == "fedsgd" and named not in titles and "control" not in suite.model_fields_set
+    return "fedavg" if absent and "fedavg" in titles else named
 
 
 def check_plugins(suite: Suite) -> None:
-    """Check that every plugin that the suite names exists and takes its parameters."""
-    for entry in suite.datasets:
-        registry.create("dataset", entry.name, entry.params)
-    for entry in [suite.model, *(d.model for d in suite.defenses if d.model)]:
-        registry.create("model", entry.name, entry.params)
+    """Check that every plugin that the suite names exists and takes its parameters; all mistakes are told at once."""
+    problems = Problems()
+    plugins = [("dataset", entry) for entry in suite.datasets]
+    plugins += [("model", entry) for entry in (suite.model, *(row.model for row in suite.defenses if row.model))]
+    for kind, entry in (*plugins, *(("defense", row) for row in suite.defenses)):
+        with problems.collected():
+            registry.create(kind, entry.name, entry.params)
     for defense in suite.defenses:
-        registry.create("defense", defense.name, defense.params)
-        Training.parse(
-            {**suite.training.model_dump(), **defense.training}, f"training of the defense '{defense.title}'"
-        )
+        with problems.collected():
+            given = {**suite.training.model_dump(), **defense.training}
+            Training.parse(given, f"training of the defense '{defense.title}'")
     for attack in suite.attacks:
-        made = registry.create("attack", attack.name, attack.params)
-        goal = made.describe()["goal"]
-        for kind in ("goal", "ranking"):  # without both no table could be made
-            registry.find(kind, goal)
-        if attack.about not in registry.find("goal", goal)["about"]:
-            able = ", ".join(n for n, other in registry.entries("goal").items() if attack.about in other["about"])
-            raise UserError(
-                f"The attack '{attack.title}' has no 'about: {attack.about}': its goal is {goal}, not {able}."
-            )
-        if attack.pool_share < 1 and attack.about != "batch":
-            share = f"a pool_share of {attack.pool_share:g}"
-            raise UserError(f"The attack '{attack.title}' has {share}, which only 'about: batch' can have.")
-        if is_about_rounds(goal, attack) and not suite.observe.rounds:
-            raise UserError(f"The attack '{attack.title}' is about observed rounds: observe.rounds must not be empty.")
+        with problems.collected():
+            _check_attack(suite, attack)
     titles = [defense.title for defense in suite.defenses]
-    if registry.title_of("defense", suite.control, titles) not in titles:
-        raise unknown_name("control (a defense of the suite)", suite.control, titles)
+    with problems.collected():
+        if not problems.found and _control(suite) not in titles:
+            raise unknown_name("control (a defense of the suite)", suite.control, titles)
+    problems.refuse()
+
+
+def _check_attack(suite: Suite, attack: AttackEntry) -> None:
+    goal = registry.create("attack", attack.name, attack.params).describe()["goal"]
+    for kind in ("goal", "ranking"):  # without both no table could be made
+        registry.find(kind, goal)
+    if attack.about not in registry.find("goal", goal)["about"]:
+        able = ", ".join(n for n, other in registry.entries("goal").items() if attack.about in other["about"])
+        raise UserError(f"The attack '{attack.title}' has no 'about: {attack.about}': its goal is {goal}, not {able}.")
+    if attack.pool_share < 1 and attack.about != "batch":
+        share = f"a pool_share of {attack.pool_share:g}"
+        raise UserError(f"The attack '{attack.title}' has {share}, which only 'about: batch' can have.")
+    if is_about_rounds(goal, attack) and not suite.observe.rounds:
+        raise UserError(f"The attack '{attack.title}' is about observed rounds: observe.rounds must not be empty.")

@@ -3,6 +3,7 @@
 - Hypothesis draws the same examples each time and knows no deadline and no health check that measures time.
 - What can be computed again is kept in the checkout, away from the user's own cache.
 - Global random numbers start from one seed in each test: which tests ran before, and in which worker, does not matter.
+- Processes of replays and of runs come from one fork server, which has loaded what both need.
 """
 
 from __future__ import annotations
@@ -29,3 +30,12 @@ settings.load_profile("leakboard")
 def _one_seed() -> None:
     random.seed(0)
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def fork_server(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The fork server as a run starts it. A process has one: started by a replay, which needs less, it would let every
+    cell of every later run load the rest by itself."""
+    from leakboard.leaderboard.cells.fork_server import start_fork_server
+
+    start_fork_server(tmp_path_factory.mktemp("fork-server"))

@@ -29,6 +29,10 @@ DATA = (
     "leakboard/suites/quick.yaml",
     "leakboard/leaderboard/page/assets/page.js",
     "leakboard/leaderboard/page/assets/index.html.jinja",
+    "leakboard/leaderboard/page/assets/scoreboard.html.jinja",
+    "leakboard/leaderboard/page/assets/frames.js",
+    "leakboard/leaderboard/site/assets/layout.html.jinja",
+    "leakboard/leaderboard/site/assets/site.css",
     "leakboard/leaderboard/records/record.schema.json",
     "leakboard/leaderboard/tables/paper.yaml",
 )
@@ -92,11 +96,14 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("extra", ["", "ray", "dev"])
-def test_the_locked_set_lies_within_the_ranges(extra: str) -> None:
+@pytest.mark.parametrize(
+    ("extra", "locked"),
+    [("", ""), ("ray", "-ray"), ("dev", "-dev"), ("", "-flower"), ("flower", "-flower"), ("hf", "-flower")],
+)
+def test_the_locked_set_lies_within_the_ranges(extra: str, locked: str) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     given = project["optional-dependencies"][extra] if extra else project["dependencies"]
-    lines = (ROOT / f"requirements{'-' + extra if extra else ''}.txt").read_text().splitlines()
+    lines = (ROOT / f"requirements{locked}.txt").read_text().splitlines()
     pins = dict(line.lower().split("==") for line in lines if "==" in line)
     ranges = [Requirement(line) for line in given]
     assert ranges

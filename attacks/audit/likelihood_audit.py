@@ -9,6 +9,7 @@ from pydantic import Field
 
 from leakboard.attacks.audit.building_blocks.worlds import Worlds
 from leakboard.attacks.base import AuditAnswer, AuditAttack, AuditTask, Knowledge
+from leakboard.core.errors import Unsupported
 from leakboard.federation.transcript import Observation
 
 
@@ -52,6 +53,8 @@ class LikelihoodAudit(AuditAttack):
 
     def distinguish(self, knowledge: Knowledge, task: AuditTask) -> AuditAnswer:
         """One ratio per trial, computed from that trial only."""
+        if knowledge.public.training.is_local:
+            raise Unsupported("the likelihood is that of a gradient, and clients send updates of several local steps")
         worlds = Worlds(knowledge.defense, task)
         scores = torch.tensor([self._score(worlds, trial) for trial in task.trials], dtype=torch.float64)
         broken = int((~scores.isfinite()).sum())

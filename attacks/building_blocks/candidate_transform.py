@@ -72,7 +72,19 @@ def candidate_transform_of(defense: Defense, observed: Gradient, public: Public)
     of_record, of_update = defense.mimic_records(observed, public), defense.mimic(observed, public)
     if of_record is None and of_update is None:
         return None
+    if of_update is not None and public.training.is_local:
+        of_update = _of_updates(of_update, public.training.update_scale)
     return CandidateTransform(observed.clients, observed.records, of_record, of_update)
+
+
+def _of_updates(transform: Transform, scale: float) -> Transform:
+    """What is done to updates, as a function of mean gradients along the way: `scale` is rate times local steps."""
+
+    def scaled(gradients: Parameters) -> Parameters:
+        changed = transform({name: value * scale for name, value in gradients.items()})
+        return {name: value / scale for name, value in changed.items()}
+
+    return scaled
 
 
 def _means(gradients: Parameters, groups: int) -> Parameters:

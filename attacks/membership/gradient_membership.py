@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from leakboard.attacks.base import Knowledge
+from leakboard.attacks.base import Inversion, Knowledge
 from leakboard.attacks.membership.building_blocks.batch import BatchMembership, Mixture, own_loss
 
 
@@ -12,7 +12,7 @@ class GradientMembership(BatchMembership):
     """Batch membership from the honest reading's gradient: the victim's own, or the mean that it is part of.
 
     The plain counterpart of `phi-membership`. It is exact if the gradient is exact (fedsgd); otherwise the noise limits
-    it.
+    it. With local steps the update, divided by rate and steps, is taken for a gradient: an approximation.
     """
 
     name: ClassVar[str] = "gradient-membership"
@@ -25,7 +25,8 @@ class GradientMembership(BatchMembership):
         for reading in knowledge.readings():
             o, model = reading.context, reading.model
             if o.kind == "train" and o.round == round_index and model is not None:
-                for owner, gradient in reading.gradients.items():
+                for owner, sent in reading.gradients.items():
+                    gradient = Inversion.of(knowledge.public, model, sent, None).gradient
                     transform = knowledge.defense.mimic_records(gradient, knowledge.public)
                     found[owner] = Mixture(gradient, model, loss, model, transform)
         return found

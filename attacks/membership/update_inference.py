@@ -90,6 +90,8 @@ class UpdateInference(BatchMembership):
 
     def mixtures(self, knowledge: Knowledge, round_index: int) -> dict[str, Mixture]:
         """The mean that caused the step of that round: over all clients, over the others, or the victim's own."""
+        if knowledge.public.training.is_local:
+            raise Unsupported("with local steps the step between two models is no mean of gradients at the first one")
         if isinstance(knowledge.defense, ModelPerturbation):
             found = self._through_perturbation(knowledge, knowledge.defense, round_index)
         else:

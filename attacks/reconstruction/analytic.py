@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -73,6 +74,9 @@ class Analytic(ReconstructionAttack):
         "Phong et al., IEEE TIFS 2018 (one record); Dimitrov et al., SPEAR, NeurIPS 2024 (batches)"
     )
 
+    #: larger batches are refused
+    most_records: ClassVar[int] = MOST_RECORDS
+
     samples: int = Field(200_000, ge=1, description="how many row sets may be drawn to separate one batch")
     tolerance: float = Field(1e-3, gt=0, description="relative error of the re-computed gradient that counts as exact")
 
@@ -83,7 +87,7 @@ class Analytic(ReconstructionAttack):
     def reconstruct(self, knowledge: Knowledge, task: ReconstructionTask) -> ReconstructionAnswer:
         """Solve every problem on its own."""
         problems = task.problems(knowledge)
-        _check_layer(knowledge.task, problems)
+        _check_layer(knowledge.task, problems, self.most_records)
         images, residuals, late, apart = [], [], 0, 0
         for index, problem in enumerate(problems):
             found = self._solve(knowledge, problem) if knowledge.time_left() > 0 else None
@@ -102,6 +106,12 @@ class Analytic(ReconstructionAttack):
             flags.append(f"records not told apart, mean image returned: {len(problems) - apart} of {len(problems)}")
         return ReconstructionAnswer(tuple(images), tuple(flags), {"residual": max(residuals)})
 
+    def separated(
+        self, matrix: Tensor, records: int, random: torch.Generator, stop: Callable[[], bool]
+    ) -> Iterator[Factors]:
+        """Successively better guesses at the records in the first layer's gradient (n, D)."""
+        return factorisations(matrix, records, self.samples, random, stop)
+
     def _solve(self, knowledge: Knowledge, problem: Inversion) -> _Found | None:
         """The consistent answer to one problem, else the most consistent one; None if records cannot be separated."""
         records = problem.gradient.records
@@ -114,7 +124,7 @@ class Analytic(ReconstructionAttack):
         layer = _Layer(knowledge.task, problem, weight, bias)
         best: tuple[float, Factors] | None = None
         random = knowledge.generator_for(problem, "rows")
-        for factors in factorisations(matrix, records, self.samples, random, lambda: knowledge.time_left() <= 0):
+        for factors in self.separated(matrix, records, random, lambda: knowledge.time_left() <= 0):
             oriented, agreement = layer.oriented(factors)
             if agreement >= AGREEMENT and (found := layer.solved(oriented)).residual <= self.tolerance:
                 return found
@@ -224,15 +234,15 @@ def _first_layer(task: Task) -> tuple[str, str]:
     return weight, weight.removesuffix("weight") + "bias"
 
 
-def _check_layer(task: Task, problems: tuple[Inversion, ...]) -> None:
+def _check_layer(task: Task, problems: tuple[Inversion, ...], limit: int) -> None:
     """Raises `Unsupported` if the closed form does not apply."""
     weight, _ = _first_layer(task)
     shape = problems[0].model[weight].shape
     if len(shape) != 2 or shape[1] != math.prod(task.public.shape):
         raise Unsupported(f"the closed form needs a fully connected first layer; {task.public.model} has none")
     most = max(problem.gradient.records for problem in problems)
-    if most > min(*shape, MOST_RECORDS):
-        few = min(*shape, MOST_RECORDS)
+    few = min(*shape, limit)
+    if most > few:
         raise Unsupported(f"a first layer of {shape[0]} x {shape[1]} can separate at most {few} records, not {most}")
 
 

@@ -136,5 +136,5 @@ class MixAndMatch(RunsAnother, ReconstructionAttack):
         for client in senders:
             values = isolated(knowledge.defense, observation, knowledge.public, client)
             told = task.known_labels[place] if task.known_labels is not None and client == VICTIM else None
-            found.append(Inversion(model, Gradient(values, 1, task.probe_batch), told))
+            found.append(Inversion.of(knowledge.public, model, Gradient(values, 1, task.probe_batch), told))
         return found

@@ -32,6 +32,7 @@ from leakboard.attacks.reconstruction.matching.likelihood import (
     law_of,
     references,
 )
+from leakboard.core.errors import Unsupported
 from leakboard.defenses.base import AGGREGATE, Gradient, Transform
 from leakboard.federation.settings import VICTIM
 
@@ -74,6 +75,8 @@ class NoiseAware(InvertingGradients):
 
     def reconstruct(self, knowledge: Knowledge, task: ReconstructionTask) -> ReconstructionAnswer:
         """Invert all problems in one optimisation if the noise is known."""
+        if knowledge.public.training.is_local:
+            raise Unsupported("the noise is on the update of several local steps, and the likelihood is of a gradient")
         asked = [replace(task, round_index=index) for index in self._rounds(knowledge, task)]
         problems = task.problems(knowledge)
         laws = [self._laws(knowledge, one, one.problems(knowledge)) for one in asked]

@@ -49,9 +49,15 @@ def or_zero(gradient: Parameters) -> Parameters:
 
 
 def bounded_mean(
-    me: Party, parts: Parts, weights: Tensor | None, bounds: Sequence[float] = (LIMIT,)
+    me: Party,
+    parts: Parts,
+    weights: Tensor | None,
+    bounds: Sequence[float] = (LIMIT,),
+    whole: tuple[Parameters, ...] | None = None,
 ) -> tuple[Parameters, ...]:
     """Client: the mean over its batch of c_b part_b, finite for any weights of the model.
+
+    `whole` is that mean as computed in one pass, if it is already there.
 
     One pass over the batch suffices if the mean of each part is finite and within its bound (as the mean of clipped
     parts is). Otherwise it goes record by record: a record with a value that is not finite counts as zero in all parts,
@@ -59,7 +65,7 @@ def bounded_mean(
     / batch, independent of the other records.
     """
     assert me.batch is not None
-    whole = parts(slice(None), weights)
+    whole = parts(slice(None), weights) if whole is None else whole
     if all(norm(part) <= MARGIN * bound for part, bound in zip(whole, bounds, strict=True)):
         return whole
     found = tuple({name: torch.zeros_like(value) for name, value in part.items()} for part in whole)

@@ -15,8 +15,11 @@ from leakboard.defenses.base import Defense, Gradient, Noise, Reading, Transform
 from leakboard.defenses.building_blocks.finite import LIMIT, bounded_mean, norm
 from leakboard.defenses.noise.budget import clipping
 from leakboard.defenses.perturbation.clean import CleanParts, clean_parts
-from leakboard.defenses.perturbation.client import Expanded, collapse, expanded_of, train
+from leakboard.defenses.perturbation.client import Expanded, Parts, collapse, expanded_of, train, train_clipped
+from leakboard.defenses.perturbation.clipping import true_norms
 from leakboard.defenses.perturbation.server import Secret, draw_secret, perturb, recover, skewed
+from leakboard.federation.example_norms import loss_norms
+from leakboard.federation.example_passes import Pass
 from leakboard.federation.party import Party
 from leakboard.federation.payload import Parameters, Payload
 from leakboard.federation.settings import SERVER, Public
@@ -56,6 +59,12 @@ class ModelPerturbation(Defense):
         if public.training.loss != "mse":
             raise UserError(
                 f"The defense '{self.name}' needs loss 'mse' (its algebra is that of squared error); given: 'ce'."
+            )
+        if public.training.is_local:
+            raise UserError(
+                f"The defense '{self.name}' recovers one gradient only, which a client takes on the perturbed model it "
+                f"was sent: local_steps must be 1 and local_learning_rate must not be given; "
+                f"given: {public.training.local_steps} local steps."
             )
         self.expanded(public)
 
@@ -177,15 +186,15 @@ class ModelPerturbation(Defense):
 
         A record for which any of the three is not finite counts as zero in all of them (`building_blocks.finite`).
         """
-        hidden, direction, images, targets = self.inputs(me)
-        factors = self._clip_factors(me)
+        given = hidden, direction, images, targets = self.inputs(me)
         expanded = self.expanded(me.public)
 
-        def parts(chosen: slice, weights: Tensor | None) -> tuple[Parameters, Parameters, Parameters]:
+        def parts(chosen: slice, weights: Tensor | None) -> Parts:
             return train(expanded, hidden, direction, images[chosen], targets[chosen], weights)
 
         with me.phase("Train"):
-            gradient, psi, phi = bounded_mean(me, parts, factors, self.part_bounds())
+            whole, factors = self.clipped_parts(me, *given) if self.clips(me) else (None, None)
+            gradient, psi, phi = bounded_mean(me, parts, factors, self.part_bounds(), whole)
         self._measure(me, gradient, psi, phi, factors)
         return gradient, psi, phi
 
@@ -201,11 +210,34 @@ class ModelPerturbation(Defense):
         targets = nn.functional.one_hot(me.batch.labels, me.public.classes).to(task.dtype)
         return received["model"], received.get("direction"), images, targets
 
-    def _clip_factors(self, me: Party) -> Tensor | None:
-        """c_b = min(1, B / ||g_b||) from the oracle; without one (an outsider's simulation) nothing is clipped."""
-        if self.clip is None or me.oracle is None or me.batch is None:
-            return None
-        return me.oracle.clip_factors(me.batch.images, me.batch.labels, self.clip)
+    def clips(self, me: Party) -> bool:
+        """Whether this client clips; without an oracle (an outsider's simulation) nothing is clipped."""
+        return self.clip is not None and me.oracle is not None
+
+    def clipped_parts(
+        self, me: Party, hidden: Parameters, direction: Tensor | None, images: Tensor, targets: Tensor
+    ) -> tuple[Parts | None, Tensor]:
+        """Client: gradient, Psi and Phi of its clipped batch, and the factors (B,); None if only factors are known.
+
+        c_b = min(1, B / ||g_b||) comes from the oracle: from the client's own signals, or from the true model if the
+        network has unknown layers.
+        """
+        oracle, bound, expanded = me.oracle, self.clip, self.expanded(me.public)
+        assert oracle is not None
+        assert bound is not None
+
+        def factors(made: Pass) -> Tensor:
+            def norms(server: Payload, model: Parameters) -> Tensor:
+                return true_norms(made, expanded, hidden, unpack_secret(server["secret"]))
+
+            return oracle.clip_factors(norms, bound)
+
+        def from_true_model(server: Payload, model: Parameters) -> Tensor:
+            assert me.batch is not None
+            return loss_norms(task_of(me.public), model, me.batch.images, me.batch.labels)
+
+        found = train_clipped(expanded, hidden, direction, images, targets, factors)
+        return found if found is not None else (None, oracle.clip_factors(from_true_model, bound))
 
     def mimic_records(self, observed: Gradient, public: Public) -> Transform | None:
         """Each record's true gradient is scaled down to norm B if clipping is on."""

@@ -12,7 +12,7 @@ from leakboard.defenses.base import Noise, even_noise
 from leakboard.defenses.building_blocks.clipped import Clipped
 from leakboard.defenses.building_blocks.summed_codes import SummedGradient, encoded
 from leakboard.defenses.building_blocks.vectors import flat
-from leakboard.defenses.crypto.fixed_point import FixedPoint, Integers
+from leakboard.defenses.crypto.fixed_point import FixedPoint, Floats, Integers
 from leakboard.defenses.noise.calibration import composed_epsilon, gaussian_epsilon
 from leakboard.federation.party import Party
 from leakboard.federation.settings import Public
@@ -45,8 +45,12 @@ class NoisyShare(SummedGradient, Clipped):
         gradient = flat(self.clipped_gradient(me))
         batch = me.context.batch_size
         with me.phase("DP"):
-            gradient = gradient + self.share_sigma(me.public, batch) * me.stream("gaussian").normal(len(gradient))
+            gradient = gradient + self.share_sigma(me.public, batch) * self.unit_noise(me, len(gradient))
         return encoded(me, self.codec(me.public, batch), gradient)
+
+    def unit_noise(self, me: Party, count: int) -> Floats:
+        """Client: `count` values of noise of deviation 1."""
+        return me.stream("gaussian").normal(count)
 
     def noise_scale(self, observation: Observation, public: Public) -> Mapping[str, Noise]:
         """One share of the noise on a decrypted update, and the mean of the shares on a mean."""
@@ -56,15 +60,15 @@ class NoisyShare(SummedGradient, Clipped):
 
     def claims(self, public: Public) -> dict[str, Any]:
         """The claimed epsilon (K - t colluders), and what the noise guarantees against each threat in a round."""
-        batch, clients = public.training.batch_size, public.training.per_round
+        batch, senders = public.training.batch_size, self.fewest_senders(public)
         if not self.noise:
             return self.base_claims(public, math.inf)
         share = self.share_sigma(public, batch)
-        found = self.base_claims(public, self.size(batch) / (share * math.sqrt(self.least_honest(public) - 1)))
+        found = self.base_claims(public, self.shift(public, batch) / (share * math.sqrt(self.least_honest(public) - 1)))
         found |= {"sigma_share": share, "honest_clients": self.least_honest(public), **self.holds()}
         if self.clip is not None:
-            shares = {"server": clients, "client": clients - 1, "server+keys": 1}
-            mus = {threat: self.size(batch) / (share * math.sqrt(count)) for threat, count in shares.items()}
+            shares = {"server": senders, "client": senders - 1, "server+keys": 1}
+            mus = {threat: self.shift(public, batch) / (share * math.sqrt(count)) for threat, count in shares.items()}
             found["epsilon_round_by_threat"] = {t: gaussian_epsilon(mu, self.delta) for t, mu in mus.items()}
             times = self.compositions(public)
             found["epsilon_total_by_threat"] = {t: composed_epsilon(mu, times, self.delta) for t, mu in mus.items()}

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from leakboard.core.errors import UserError
 from leakboard.defenses.base import AGGREGATE, Defense, Gradient, Reading, Transform
+from leakboard.defenses.building_blocks.statistics import buffers_after, statistics_names
 from leakboard.defenses.building_blocks.vectors import shaped
 from leakboard.defenses.crypto.fixed_point import FixedPoint, Floats, Integers
 from leakboard.federation.party import Party, RoundContext
@@ -80,6 +81,25 @@ class SummedCodes(Defense):
         least = public.training.per_round - 1 if getattr(self, "noise", False) else self.needed(public)
         return clients >= max(self.least_honest(public), least)
 
+    def missing_before_update(self, public: Public) -> dict[int, set[int]]:
+        """The clients that drop out before they send their update, by round."""
+        steps = [step.name for step in self.protocol()]
+        before, found = steps[: steps.index("update") + 1], dict[int, set[int]]()
+        for drop in public.training.dropouts:
+            if drop.step in before:
+                found.setdefault(drop.round, set()).add(drop.client)
+        return found
+
+    def fewest_senders(self, public: Public) -> int:
+        """The least number of updates in a sum that may be opened, and so of noises: K without those that drop out.
+
+        Some of them may not be among the participants of their round, so fewer than all may be missing.
+        """
+        clients = public.training.per_round
+        most = max(map(len, self.missing_before_update(public).values()), default=0)
+        opened = (clients - missing for missing in range(1, most + 1) if self.enough(public, clients - missing))
+        return min(opened, default=clients)
+
     def check(self, public: Public) -> None:
         """There must be at least as many clients as are assumed to be honest."""
         least, clients = self.least_honest(public), public.training.per_round
@@ -105,16 +125,27 @@ class SummedCodes(Defense):
         if server is None or observation.context.kind not in ("train", "probe"):
             return plain
         context = observation.context
-        gradients: dict[str, Gradient] = {}
+        updates: dict[str, tuple[Payload, int]] = {}
         if "aggregate" in server:
-            count = int(server["aggregate"]["clients"])
-            values = self.gradient_of(server["aggregate"]["update"], server, public)
-            gradients[AGGREGATE] = Gradient(values, count, count * context.batch_size)
+            updates[AGGREGATE] = server["aggregate"]["update"], int(server["aggregate"]["clients"])
         for client, codes in {**self.own_codes(observation, public), **self.opened(observation, public)}.items():
-            update = self.decoded(public, context, codes, 1)
-            gradients[client] = Gradient(self.gradient_of(update, server, public), 1, context.batch_size)
+            updates[client] = self.decoded(public, context, codes, 1), 1
+        batch = context.batch_size
+        gradients = {
+            owner: Gradient(self.gradient_of(update, server, public), count, count * batch)
+            for owner, (update, count) in updates.items()
+        }
         senders = {m.sender for m in observation.messages if m.kind == "update" and m.receiver == SERVER}
-        return Reading(context, plain.model, remainder(gradients, senders, context.batch_size))
+        moved = {
+            owner: Gradient(update["statistics"], count, count * batch)
+            for owner, (update, count) in updates.items()
+            if update.get("statistics")
+        }
+        model, task = plain.model, task_of(public)
+        # what is known of single clients is subtracted from the mean statistics as from the mean gradient
+        left = {} if model is None else remainder(moved, senders, batch)
+        statistics = {owner: buffers_after(task, one.values, model) for owner, one in left.items() if model is not None}
+        return Reading(context, model, remainder(gradients, senders, batch), statistics)
 
     def open_updates(self, observation: Observation, public: Public) -> Mapping[str, tuple[Payload, int]]:
         """The mean update and those that keys or colluders decrypt, which are subtracted from the mean part by part."""
@@ -154,21 +185,22 @@ def remainder(gradients: dict[str, Gradient], senders: set[str], batch: int) -> 
 
 
 class SummedGradient(SummedCodes):
-    """One code per parameter: the update is the gradient itself."""
+    """One code per parameter, and per batch-norm statistic: the update is the gradient itself."""
 
     @abstractmethod
     def codec(self, public: Public, batch: int) -> FixedPoint:
         """Fixed point for one client's update on a batch of this size."""
 
     def code_count(self, public: Public) -> int:
-        """One code per parameter."""
-        return sum(value.numel() for value in task_of(public).skeleton().parameters())
+        """One code per parameter and statistic."""
+        return sum(value.numel() for value in _sent(public).values())
 
     def decoded(self, public: Public, context: RoundContext, totals: Integers, clients: int) -> Payload:
-        """The mean gradient, in the model's precision."""
-        values = self.codec(public, context.batch_size).decode(totals, clients) / clients
-        like: Parameters = dict(task_of(public).skeleton().named_parameters())
-        return {"gradient": {n: v.to(task_of(public).dtype) for n, v in shaped(values, like).items()}}
+        """The mean gradient, in the model's precision, and how the statistics moved where there are any."""
+        values, task = self.codec(public, context.batch_size).decode(totals, clients) / clients, task_of(public)
+        found = {n: v.to(task.dtype) for n, v in shaped(values, _sent(public)).items()}
+        gradient = {name: found.pop(name) for name in task.parameter_names}
+        return {"gradient": gradient, "statistics": found} if found else {"gradient": gradient}
 
     def mimic(self, observed: Gradient, public: Public) -> Transform | None:
         """Each client's gradient is rounded to its codes; with noise before rounding there is nothing to imitate."""
@@ -179,7 +211,16 @@ class SummedGradient(SummedCodes):
 
     def apply(self, me: Party, average: Payload, clients: int) -> None:
         """Server: one step of SGD."""
-        self.step(me, average["gradient"], {})
+        moved = average.get("statistics")
+        buffers = buffers_after(task_of(me.public), moved, me.state["model"]) if moved else {}
+        self.step(me, average["gradient"], buffers)
+
+
+def _sent(public: Public) -> Parameters:
+    """Tensors with the names, order and shapes of all that a client sends: parameters, then statistics."""
+    task = task_of(public)
+    buffers = dict(task.skeleton().named_buffers())
+    return {**dict(task.skeleton().named_parameters()), **{name: buffers[name] for name in statistics_names(task)}}
 
 
 def rounding(codec: FixedPoint, values: Tensor) -> Tensor:

@@ -40,7 +40,9 @@ class Budget(Settings):
     `epsilon_per: round` grants epsilon to each round. `epsilon_per: run` grants it to the whole training: T Gaussian
     mechanisms of mean shift mu compose to one of sqrt(T) mu (Dong et al. 2022), so a round may have mu / sqrt(T).
     `sensitivity: record` clips each example's gradient to B and changes one record: S = 2B / batch for
-    the mean. `sensitivity: client` lets the whole update change: S = B (docs/decisions.md, 9.1).
+    the mean. `sensitivity: client` lets the whole update change: S = B (docs/decisions.md, 9.1). With local steps no
+    record has a gradient of its own: the whole update is clipped to B, one replaced record or all of them move it by at
+    most S = 2B, and each round counts.
     """
 
     epsilon: float = Field(3.0, gt=0, le=1e9, description="privacy budget")
@@ -54,9 +56,15 @@ class Budget(Settings):
         bound = self.clip if self.clip is not None else 1.0
         return 2 * bound / batch if self.sensitivity == "record" else bound
 
+    def shift(self, public: Public, batch: int) -> float:
+        """S: how far a client's message for a batch can move between neighbours, local steps included."""
+        if public.training.is_local and self.sensitivity == "record":
+            return 2 * (self.clip if self.clip is not None else 1.0)
+        return self.size(batch)
+
     def compositions(self, public: Public) -> int:
         """How often one neighbour's data is used: epochs for a record, rounds for a client (docs/decisions.md, 9.4)."""
-        if self.sensitivity == "client":
+        if self.sensitivity == "client" or public.training.is_local:
             return public.total_rounds
         batches = max(1, min(public.shard_sizes) // public.training.batch_size)
         return math.ceil(public.total_rounds / batches)
@@ -72,7 +80,7 @@ class Budget(Settings):
 
     def mimic_records(self, observed: Gradient, public: Public) -> Transform | None:
         """Each record's gradient is scaled down to norm B."""
-        return None if self.clip is None else clipping(self.clip)
+        return None if self.clip is None or public.training.is_local else clipping(self.clip)
 
     def holds(self) -> dict[str, Any]:
         """Whether the budget guarantees differential privacy, given that all noise is Gaussian."""
@@ -91,7 +99,7 @@ class Budget(Settings):
         times = self.compositions(public)
         if self.clip is None:  # an unclipped gradient may move by any amount
             return {"epsilon_claimed": None, "delta": self.delta, "reason_unbounded": "clip is off: S has no bound"}
-        return {
+        found: dict[str, Any] = {
             "epsilon_claimed": self.epsilon,
             "epsilon_per": self.epsilon_per,
             "epsilon_round_claimed": self.round_epsilon(public),
@@ -99,9 +107,14 @@ class Budget(Settings):
             "epsilon_run_exact": composed_epsilon(mu, times, self.delta),
             "delta": self.delta,
             "sensitivity": self.sensitivity,
-            "S_batch": self.size(public.training.batch_size),
+            "S_batch": self.shift(public, public.training.batch_size),
             "compositions": times,
         }
+        if public.training.is_local:
+            found["unit"] = "client: the update of all local steps is clipped as one vector"
+            if self.sensitivity == "record":
+                del found["sensitivity"]  # S = 2B covers all records of a client
+        return found
 
 
 class LocalBudget(Budget):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
 from scipy.optimize import brentq
@@ -117,19 +116,13 @@ def corrected_sigmas(mu: float, clients: int, edges: Iterable[Edge], kappa: floa
     return Sigmas(own, math.sqrt(kappa) * own)
 
 
-@cache
 def composed_epsilon(mu: float, compositions: int, delta: float = DELTA) -> float:
-    """The epsilon of `compositions` Gaussian mechanisms of mean shift mu each, by Google's dp-accounting (PLD)."""
-    import dp_accounting
-    from dp_accounting import pld
+    """The epsilon of `compositions` Gaussian mechanisms of mean shift mu each.
 
-    if mu == 0 or compositions == 0:
-        return 0.0
-    # T Gaussian mechanisms are one of sqrt(T) mu (Dong et al. 2022), which keeps the accountant's grid small;
-    # far beyond any meaningful budget the grid would not fit into memory, and only the closed form is used
-    total = mu * math.sqrt(compositions)
-    if total > 20:
-        return gaussian_epsilon(total, delta)
-    accountant = pld.PLDAccountant()
-    accountant.compose(dp_accounting.GaussianDpEvent(1 / total))
-    return float(accountant.get_epsilon(delta))
+    T of them are one Gaussian mechanism of mean shift sqrt(T) mu (Dong et al. 2022), whose epsilon is exact. An
+    accountant gives the same up to its grid (tested with dp-accounting), but takes a second for each value.
+
+    >>> round(composed_epsilon(0.5, 100), 3)
+    33.104
+    """
+    return gaussian_epsilon(mu * math.sqrt(compositions), delta)

@@ -13,10 +13,16 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from leakboard.defenses.perturbation.wiring import Wiring, wiring_of
-from leakboard.federation.example_norms import Network, example_norms
+from leakboard.federation.device import on_compute_device
+from leakboard.federation.example_norms import example_norms
+from leakboard.federation.example_passes import Factors, Network, Passes
 from leakboard.federation.payload import Parameters
+from leakboard.federation.separable import separable
 from leakboard.federation.settings import Public
 from leakboard.federation.task import arrangement, task_of
+
+#: a gradient with respect to the perturbed weights, Psi and Phi
+Parts = tuple[Parameters, Parameters, Parameters]
 
 
 class ChannelScale(nn.Module):
@@ -115,22 +121,63 @@ def forward(expanded: Expanded, perturbed: Parameters, images: Tensor) -> Forwar
     return _run(expanded.network, expanded.wiring.last.name, perturbed, expanded.trained, images)[0]
 
 
-def forward_collapsed(expanded: Expanded, perturbed: Parameters, images: Tensor) -> tuple[Forward, Parameters]:
-    """The same values from the plain network, and the factors that turn its gradients into those of `perturbed`.
+@dataclass(frozen=True)
+class Collapsed:
+    """The plain network with the same values as the perturbed one: what clients run.
 
-    No transitional layer is computed: their diagonals are known, so they are first multiplied into the weights
-    (plain = factor * perturbed, hence grad_perturbed = factor * grad_plain). This is what clients run.
+    No transitional layer is computed: their diagonals are known, so they are first multiplied into the weights. Then
+    plain = factor * perturbed, hence grad_perturbed = factor * grad_plain. `carried` (features,) turns the inputs of
+    the last layer into the perturbed ones, whose sum is alpha.
     """
+
+    tensors: Parameters
+    factors: Parameters
+    carried: Tensor
+
+    def alpha(self, inputs: Tensor) -> Tensor:
+        """alpha (B,) of the plain network's last inputs (B, features)."""
+        return (inputs * self.carried.to(inputs)).sum(dim=1)
+
+    def scaled(self, gradient: Parameters) -> Parameters:
+        """The gradient with respect to the perturbed weights, of one with respect to the plain weights."""
+        return {name: (value * self.factors[name].to(value)).contiguous() for name, value in gradient.items()}
+
+
+def collapsed(expanded: Expanded, perturbed: Parameters) -> Collapsed:
+    """The plain network of a perturbed model."""
     factors = plain_factors(perturbed, expanded)
+    plain = {name: (factors[name] * perturbed[name].double()).to(perturbed[name].dtype) for name in factors}
+    return Collapsed(plain, factors, factors[f"{expanded.wiring.last.name}.weight"][0])
+
+
+def forward_collapsed(expanded: Expanded, perturbed: Parameters, images: Tensor) -> tuple[Forward, Parameters]:
+    """The same values as `forward` from the plain network, and the factors of its gradients (`Collapsed`)."""
+    model = collapsed(expanded, perturbed)
+    return _forward_plain(expanded, model, images), model.factors
+
+
+def _forward_plain(expanded: Expanded, model: Collapsed, images: Tensor) -> Forward:
     arranged = arrangement(expanded.plain)
-    plain = {name: arranged((factors[name] * perturbed[name].double()).to(perturbed[name].dtype)) for name in factors}
-    last = expanded.wiring.last
-    run, inputs = _run(expanded.plain, last.name, plain, expanded.trained, arranged(images))
-    # alpha sums the perturbed activations: the plain ones times the factors in the columns of the last layer
-    carried = factors[f"{last.name}.weight"][0]
-    return Forward(run.logits, (inputs * carried.to(inputs)).sum(dim=1), run.leaves), factors
+    plain = {name: arranged(value) for name, value in model.tensors.items()}
+    run, inputs = _run(expanded.plain, expanded.wiring.last.name, plain, expanded.trained, arranged(images))
+    return Forward(run.logits, model.alpha(inputs), run.leaves)
 
 
+def _scalars(logits: Tensor, alpha: Tensor, targets: Tensor, direction: Tensor | None) -> list[Tensor]:
+    """What each example's gradients are of, (B,) each: grad_hat, then Psi (V1: one for each class), then Phi."""
+    residual = logits - targets.to(logits)
+    along = residual.unbind(1) if direction is None else [residual @ direction.to(residual)]
+    return [0.5 * residual.square().sum(1), *(alpha * value for value in along), 0.5 * alpha.square()]
+
+
+def _parts(gradients: Sequence[Parameters], direction: Tensor | None) -> Parts:
+    """(grad_hat, Psi, Phi) of the gradients of `_scalars`: V1 stacks the classes' in front."""
+    hidden, *along, phi = gradients
+    psi = {n: torch.stack([part[n] for part in along]) for n in hidden} if direction is None else along[0]
+    return hidden, psi, phi
+
+
+@on_compute_device
 def train(
     expanded: Expanded,
     perturbed: Parameters,
@@ -138,52 +185,74 @@ def train(
     images: Tensor,
     targets: Tensor,
     weights: Tensor | None = None,
-) -> tuple[Parameters, Parameters, Parameters]:
+) -> Parts:
     """LMT: (grad_hat, Psi, Phi) of a batch; `targets` (B, C) one-hot, `weights` (B,) of the examples (clipping).
 
     grad_hat = grad of mean 1/2 ||y_hat - y_bar||^2,  Phi = grad of mean 1/2 alpha^2, and Psi:
     V2 (direction r^a known): grad of mean alpha (y_hat - y_bar) . r^a, in the weights' shapes;
     V1 (direction None): one such gradient per class, stacked in front. One forward pass serves all.
     """
-    run, factors = forward_collapsed(expanded, perturbed, images)
-    scale = torch.ones_like(run.alpha) if weights is None else weights.to(run.alpha)
-    residual = run.logits - targets.to(run.logits)
-
-    def gradient(loss: Tensor) -> Parameters:
-        found = run.gradient(loss)
-        return {name: (value * factors[name].to(value)).contiguous() for name, value in found.items()}
-
-    hidden = gradient((scale * 0.5 * residual.square().sum(1)).mean())
-    phi = gradient((scale * 0.5 * run.alpha.square()).mean())
-    if direction is not None:
-        psi = gradient((scale * run.alpha * (residual @ direction.to(residual))).mean())
-    else:
-        parts = [gradient((scale * run.alpha * residual[:, c]).mean()) for c in range(residual.shape[1])]
-        psi = {name: torch.stack([part[name] for part in parts]) for name in expanded.trained}
-    return hidden, psi, phi
+    model, known = collapsed(expanded, perturbed), separable(expanded.plain, tuple(images.shape[1:]))
+    scale = images.new_ones(len(images)) if weights is None else weights.to(images)
+    total: list[Parameters] = []
+    for chosen in [slice(0, len(images))] if known is None else known.parts(images):
+        run = _forward_plain(expanded, model, images[chosen])
+        scalars = _scalars(run.logits, run.alpha, targets[chosen], direction)
+        own = [run.gradient((scale[chosen] * scalar).sum() / len(images)) for scalar in scalars]
+        pairs = zip(total, own, strict=True)
+        total = [{name: t[name] + o[name] for name in t} for t, o in pairs] if total else own
+    return _parts([model.scaled(gradient) for gradient in total], direction)
 
 
+def passes_of(
+    expanded: Expanded, model: Collapsed, direction: Tensor | None, images: Tensor, targets: Tensor
+) -> Passes:
+    """The passes that give each example's own (grad_hat, Psi, Phi), with respect to the plain weights."""
+    network = Network(expanded.plain, model.tensors, expanded.trained, expanded.wiring.last.name)
+
+    def scalars(logits: Tensor, inputs: Tensor, aims: Tensor) -> Sequence[Tensor]:
+        return _scalars(logits, model.alpha(inputs), aims, direction)
+
+    return Passes(network, images, targets, scalars)
+
+
+@on_compute_device
+def train_clipped(
+    expanded: Expanded,
+    perturbed: Parameters,
+    direction: Tensor | None,
+    images: Tensor,
+    targets: Tensor,
+    factors: Factors,
+) -> tuple[Parts, Tensor] | None:
+    """`train` with weights c_b (B,) that follow from each example's own parts, and these c_b.
+
+    `factors` is asked after the passes of some examples. None if the network has layers that passes do not support.
+    """
+    model = collapsed(expanded, perturbed)
+    passes = passes_of(expanded, model, direction, images, targets)
+    if not passes.possible:
+        return None
+    signals = 3 if direction is not None else 2 + targets.shape[1]
+    found, weights = passes.weighted(factors, signals=signals)
+    return _parts([model.scaled(gradient) for gradient in found], direction), weights
+
+
+@on_compute_device
 def part_norms(
     expanded: Expanded, perturbed: Parameters, direction: Tensor | None, images: Tensor, targets: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """L2 norms (B,) of each example's own (grad_hat, Psi, Phi), over all their values; V2, no transitional layers."""
     assert direction is not None
     assert not expanded.transitional
-    along = direction.to(images)
-    tensors = {name: perturbed[name].detach() for name in expanded.trained}
-    network = Network(expanded.plain, tensors, expanded.trained, expanded.wiring.last.name)
-
-    def parts(logits: Tensor, hidden: Tensor, aims: Tensor) -> Sequence[Tensor]:
-        residual, alpha = logits - aims, hidden.sum(1)
-        return 0.5 * residual.square().sum(1), alpha * (residual @ along), 0.5 * alpha.square()
-
-    return example_norms(network, images, targets, parts).unbind()  # type: ignore[return-value]  # three rows
+    passes = passes_of(expanded, collapsed(expanded, perturbed), direction, images, targets)
+    found = example_norms(passes.network, images, targets, passes.scalars)
+    return found.unbind()  # type: ignore[return-value]  # three rows
 
 
 def collapse(perturbed: Parameters, expanded: Expanded) -> Parameters:
     """The plain network (no transitional layers) that computes exactly the same y_hat: what a client really has."""
-    factors = plain_factors(perturbed, expanded)
-    return {name: (factor * perturbed[name].double()).to(perturbed[name].dtype) for name, factor in factors.items()}
+    return collapsed(expanded, perturbed).tensors
 
 
 def plain_factors(perturbed: Parameters, expanded: Expanded) -> Parameters:
@@ -192,7 +261,7 @@ def plain_factors(perturbed: Parameters, expanded: Expanded) -> Parameters:
     Every diagonal is absorbed into the weights that read from it. The diagonal of an identity shortcut is absorbed into
     the weights of its block's sum, because positive scaling passes through a ReLU.
     """
-    carried, summed = _scales(perturbed, expanded)
+    carried, summed = scales(perturbed, expanded)
     found: Parameters = {}
     for weight in expanded.wiring.weights:
         value = perturbed[f"{weight.name}.weight"]
@@ -206,7 +275,7 @@ def plain_factors(perturbed: Parameters, expanded: Expanded) -> Parameters:
     return found
 
 
-def _scales(perturbed: Parameters, expanded: Expanded) -> tuple[dict[int, Tensor], dict[int, Tensor]]:
+def scales(perturbed: Parameters, expanded: Expanded) -> tuple[dict[int, Tensor], dict[int, Tensor]]:
     """For each activation: its value and the sum before it, relative to the plain network's."""
     wiring = expanded.wiring
     carried: dict[int, Tensor] = {}

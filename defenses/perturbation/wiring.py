@@ -16,6 +16,11 @@ from leakboard.federation.models.base import Residual
 
 #: layers that keep channels separate and commute with positive scaling of a channel
 CHANNELWISE = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d, nn.Flatten, nn.Identity)
+#: what a network may consist of, for the refusal of another
+ACCEPTED = (
+    "convolutions, linear layers, ReLUs, pooling, flattening, nn.Sequential and residual blocks, and no batch norm "
+    "(norm: none)"
+)
 
 
 @dataclass(frozen=True)
@@ -91,7 +96,10 @@ class _Walker:
             raise Unsupported(f"model perturbation needs a ReLU between {point.feeds[0][0]} and the flattening {path}")
         if isinstance(module, CHANNELWISE):
             return point
-        raise Unsupported(f"model perturbation cannot pass through {type(module).__name__} ({path or 'the network'})")
+        raise Unsupported(
+            f"model perturbation cannot pass through {type(module).__name__} ({path or 'the network'}); it accepts "
+            f"{ACCEPTED}"
+        )
 
     def _layer(self, module: nn.Conv2d | nn.Linear, path: str, point: _Point) -> _Point:
         if point.feeds:

@@ -14,6 +14,8 @@ DeviceName = Literal["cpu", "cuda"]
 EXECUTORS: tuple[ExecutorName, ...] = get_args(ExecutorName)
 DEVICES: tuple[DeviceName, ...] = get_args(DeviceName)
 MOST_WORKERS, MOST_GPUS = 1024, 64
+#: a week
+MOST_SECONDS = 7 * 24 * 3600
 
 
 def executor_name(given: object) -> ExecutorName:
@@ -50,11 +52,11 @@ def seed_list(given: object) -> tuple[int, ...]:
 
 
 def worker_count(given: object) -> int:
-    """A number of workers that can be used; 0 leaves it to the executor."""
+    """A number of workers that can be used; None becomes 0, which leaves it to the executor."""
     if given is None:
         return 0
     count = _whole(given)
-    if count is None or not 0 <= count <= MOST_WORKERS:
+    if count is None or not 1 <= count <= MOST_WORKERS:
         raise UserError(f"workers must be from 1 to {MOST_WORKERS}, a whole number; given: {given!r:.80}.")
     return count
 
@@ -67,6 +69,15 @@ def gpu_share(given: object, executor: str) -> float:
         )
     if given and executor != "ray":
         raise UserError("gpus_per_cell needs the executor ray: on one machine, workers says how many share a GPU.")
+    return float(given)
+
+
+def seconds_between(given: object) -> float:
+    """Seconds between two snapshots of a training; 0 means one after every round."""
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given <= MOST_SECONDS:
+        raise UserError(
+            f"checkpoint_seconds must be from 0 (after every round) to {MOST_SECONDS}; given: {given!r:.80}."
+        )
     return float(given)
 
 
@@ -87,13 +98,20 @@ def plugin_paths(given: object) -> list[str]:
 
 
 def weights_file(path: object) -> str:
-    """The file of LPIPS's weights with its whole path; nothing where none was given."""
+    """The file of LPIPS's weights with its whole path: the given one, else the kept one; nothing where there is none.
+
+    The weights are compared with their SHA-256 here, before anything is computed.
+    """
+    from leakboard.metrics.building_blocks.backbone import read_features
+    from leakboard.metrics.building_blocks.weights_archive import kept_file
+
+    file = kept_file() if path in ("", None) else path_of("lpips_weights", path)
+    if file.is_file():
+        read_features(str(file))
+        return str(file.resolve())
     if path in ("", None):
         return ""
-    file = path_of("lpips_weights", path)
-    if not file.is_file():
-        raise UserError(f"lpips_weights: there is no file {file}.")
-    return str(file.resolve())
+    raise UserError(f"lpips_weights: there is no file {file}.")
 
 
 def _whole(given: object) -> int | None:

@@ -7,19 +7,11 @@ from typing import Any
 
 import pandas as pd
 
-from leakboard.core.seeds import natural_order
-from leakboard.leaderboard.ranking.epsilons import claims_of, number
-from leakboard.leaderboard.ranking.leaderboards import Board, Place
+from leakboard.leaderboard.ranking.scoreboard import Scoreboard, ScoreRow
 from leakboard.leaderboard.records.record import Record
 
-#: goal and what it is about -> the question in words, and the column of the table that answers it
-QUESTIONS = {
-    ("reconstruction", "training"): ("images recovered", "identified"),
-    ("membership", "batch"): ("who is in the batch", "auc"),
-    ("membership", "training"): ("membership AUC", "auc"),
-    ("extraction", "training"): ("the model", "fidelity"),
-    ("audit", "training"): ("epsilon proved", "audited"),
-}
+#: the last columns of the scoreboard: cost as a multiple of the control's, and why a row is not ranked
+LAST = ("cost of a round", "not ranked")
 #: of the tidy frame
 FRAME_COLUMNS = (
     "dataset",
@@ -42,61 +34,28 @@ FRAME_COLUMNS = (
 )
 
 
-def scoreboard_frame(boards: Sequence[Board], records: Sequence[Record]) -> pd.DataFrame:
-    """One row per data set and defense, the control first; columns as `question` names them.
+def scoreboard_frame(boards: Sequence[Scoreboard]) -> pd.DataFrame:
+    """One row per data set and defense, the control first; the columns of a question have its name.
 
-    Beside each score stands the name of the worst attack. Columns without any value are left out.
+    Beside each score stand its mark and the name of the worst attack. Columns without any value are left out.
     """
-    rows: list[dict[str, Any]] = []
-    for dataset in dict.fromkeys(board.place.dataset for board in boards):
-        here = [board for board in boards if board.place.dataset == dataset]
-        here.sort(key=lambda board: board.place.threat == "client")  # what the server can do comes first
-        mine = [record for record in records if record.cell.training.dataset.label == dataset]
-        names = natural_order({record.cell.training.defense.label for record in mine})
-        for name in sorted(names, key=lambda label: label != here[0].utility.control):
-            own = [record for record in mine if record.cell.training.defense.label == name]
-            row = {"dataset": dataset, "defense": name, "accuracy": here[0].utility.cell(name).value}
-            row["epsilon claimed"] = number(claims_of(own), "epsilon_claimed")
-            for board in here:
-                row |= _answers(board, name)
-            rows.append(row)
-    columns = ["dataset", "defense", "accuracy", *dict.fromkeys(key for row in rows for key in row)]
-    frame = pd.DataFrame(rows, columns=list(dict.fromkeys(columns)))
+    rows = [_line(board, row) for board in boards for row in board.rows]
+    first = ["dataset", "defense", "accuracy"]
+    names = dict.fromkeys([*first, *(key for row in rows for key in row if key not in LAST), *LAST])
+    frame = pd.DataFrame(rows, columns=list(names))
     empty = [name for name in frame.columns[3:] if frame[name].isna().all()]
     return frame.drop(columns=empty)
 
 
-def question(place: Place) -> str:
-    """The name of a scoreboard's column: who attacks, and what is asked; batches and pools where they are not plain.
-
-    >>> question(Place("digits", "reconstruction", "training", "server", batch_size=8))
-    'server: images recovered (batch of 8)'
-    >>> question(Place("digits", "membership", "training", "client"))
-    'client: membership AUC'
-    """
-    words, _ = QUESTIONS.get((place.goal, place.about), (place.question, ""))
-    more = [f"batch of {place.batch_size}"] if place.batch_size > 1 else []
-    more += [f"{100 * place.share:g} % pool"] if place.share != 1 else []
-    return f"{place.threat}: {words}" + (f" ({', '.join(more)})" if more else "")
-
-
-def _answers(board: Board, defense: str) -> dict[str, Any]:
-    """The score of a defense on a board, and the attack that got it."""
-    title = question(board.place)
-    row = next((row for row in board.table.rows if row.cells["defense"].value == defense), None)
-    key = _score_key(board)
-    score = row.cells[key].value if row is not None and key in row.cells else None
-    attack = row.cells["attack"].value if row is not None and "attack" in row.cells else None
-    return {title: score, f"{title} (attack)": attack if score is not None else None}
-
-
-def _score_key(board: Board) -> str:
-    """The column that answers a board's question: of a goal from outside, the first one with a direction."""
-    place = board.place
-    if (place.goal, place.about) in QUESTIONS:
-        return QUESTIONS[place.goal, place.about][1]
-    plain = ("rank", "accuracy")
-    return next((c.key for c in board.table.columns if c.direction is not None and c.key not in plain), "")
+def _line(board: Scoreboard, row: ScoreRow) -> dict[str, Any]:
+    """The fields of a defense."""
+    line: dict[str, Any] = {"dataset": board.dataset, "defense": row.defense, "accuracy": row.accuracy.value}
+    line["epsilon claimed"] = row.claimed
+    for name, cell in row.cells.items():
+        line[name] = cell.answer.value
+        line[f"{name} (mark)"] = cell.mark
+        line[f"{name} (attack)"] = cell.attack or None
+    return {**line, "cost of a round": row.cost, "not ranked": row.unranked or None}
 
 
 def tidy_frame(records: Sequence[Record]) -> pd.DataFrame:

@@ -12,8 +12,10 @@ from leakboard.core.errors import UserError, unknown_name
 from leakboard.leaderboard.api.checks import path_of, plugin_paths, weights_file
 from leakboard.leaderboard.api.run import Run, open_run
 from leakboard.leaderboard.publishing.compare import comparison
-from leakboard.leaderboard.publishing.submit import PUBLISHED, PUBLISHED_FILE, Verdict, mark_verified
+from leakboard.leaderboard.publishing.submit import PUBLISHED, PUBLISHED_FILE, Published
 from leakboard.leaderboard.publishing.submit import submit as publish
+from leakboard.leaderboard.publishing.verdicts import Depth, Verdict, mark_verified
+from leakboard.leaderboard.publishing.verify import one_per_training
 from leakboard.leaderboard.publishing.verify import verify as compute_again
 from leakboard.leaderboard.tables.table import Table
 
@@ -40,6 +42,14 @@ def published(name: str | Path) -> Run:
     if str(name) not in known:
         raise unknown_name("published board", str(name), known)
     return open_run(PUBLISHED / str(name))
+
+
+def board_of(name: str | Path) -> Published:
+    """A published board by name (also `published:NAME`) or folder."""
+    opened = published(name.removeprefix("published:") if isinstance(name, str) else name).opened
+    if not isinstance(opened, Published):
+        raise UserError(f"{name} is not a published board: give the folder of one, or its name.")
+    return opened
 
 
 def results(name: str | Path) -> pd.DataFrame:
@@ -80,17 +90,20 @@ def verify(
     plugins: str | Path | Iterable[str | Path] = (),
     lpips_weights: str | Path = "",
     mark: bool = False,
+    depth: Depth = "training",
 ) -> Iterator[Verified]:
     """Compute records again and compare; one after the other, as they are asked for.
 
+    The folder of a board stands for one record of each training, the one whose attack was fastest.
     `data` is the location of the data (`npz:FILE`); `plugins` are the files of the records' plugins, which are run.
-    `mark` notes beside each record that agrees that it was verified.
+    `mark` notes beside each record that agrees that it was verified, and how deep: with the `depth` `attack`, the
+    attack runs on the replayed rounds of the published training; with `training`, the training runs again too.
     """
     files = plugin_paths(plugins)
     for file in files:
         registry.load_file(file)
-    for record in [records] if isinstance(records, str | Path) else records:
-        path = Path(record)
-        verdict = compute_again(path, data, weights_file(lpips_weights), files)
+    given = [Path(one) for one in ([records] if isinstance(records, str | Path) else records)]
+    for path in (path for one in given for path in (one_per_training(one) if one.is_dir() else [one])):
+        verdict = compute_again(path, data, weights_file(lpips_weights), files, depth=depth)
         found = tuple(verdict.differences())
         yield Verified(path, verdict, found, mark_verified(path, verdict) if mark and not found else None)

@@ -1,16 +1,19 @@
-"""One record in words and pictures."""
+"""One record in words and pictures, and the records behind the marks of a scoreboard."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from leakboard.core.errors import UserError, unknown_name
 from leakboard.core.terminal import plain
 from leakboard.leaderboard.page.images import originals, reconstructions
 from leakboard.leaderboard.page.pictures import ascii_picture
-from leakboard.leaderboard.planning.run_folder import open_run, read_record_file
+from leakboard.leaderboard.planning.run_folder import RunFolder, open_run, read_record_file
+from leakboard.leaderboard.ranking.scoreboard import Scoreboard, ScoreCell, ScoreColumn
 from leakboard.leaderboard.records.known import goals
 from leakboard.leaderboard.records.record import Record
 from leakboard.leaderboard.records.scope import all_targets
+from leakboard.leaderboard.tables.marks import SIGNS
 
 
 def show(record: str | Path, *, colour: bool = False) -> str:
@@ -18,9 +21,56 @@ def show(record: str | Path, *, colour: bool = False) -> str:
     path = Path(record)
     found = read_record_file(path)
     opened = open_run(path.parent.parent) if (path.parent.parent / "run.json").is_file() else None
+    return _pictured(found, opened, path.parent, colour)
+
+
+def evidence(
+    opened: RunFolder, boards: list[Scoreboard], defense: str, question: str = "", *, colour: bool = False
+) -> str:
+    """What is behind the marks of a defense: verdict, attack, score and the record's file, question by question.
+
+    With `question`, a part of a column's title, only that one, followed by the whole record of the first seed.
+    """
+    rows = [(board, row) for board in boards for row in board.rows if row.defense == defense]
+    if not rows:
+        raise unknown_name("defense on this scoreboard", defense, [row.defense for b in boards for row in b.rows])
+    asked = [(c, row.cells[c.name]) for board, row in rows for c in board.columns if c.name in row.cells]
+    found = [
+        (c, cell) for c, cell in asked if question.lower() in c.name.lower() or question.lower() in c.title.lower()
+    ]
+    if not found:
+        titles = "; ".join(dict.fromkeys(column.title for column, _ in asked))
+        raise UserError(f"No question on this scoreboard contains '{question}'; there are: {titles}.")
+    files = {r.key: opened.records_folder / f"{r.cell.slug}--{r.key[:12]}.json" for r in opened.records}
+    parts = [plain(f"{defense}: {board.sentence(row).partition(': ')[2]}") for board, row in rows]
+    for column, cell in found:
+        parts += ["", *map(plain, _behind(column, cell, files))]
+    if question:
+        shown = {record.key: record for record in opened.records}
+        keys = [cell.records[0] for _, cell in found if cell.records]
+        parts += ["\n" + _pictured(shown[key], opened, opened.records_folder, colour) for key in keys if key in shown]
+    return "\n".join(parts)
+
+
+def _behind(column: ScoreColumn, cell: ScoreCell, files: dict[str, Path]) -> list[str]:
+    """The lines of one mark."""
+    found = cell.finding
+    lines = [f"{SIGNS.get(cell.mark, ' ')} {column.title}: {cell.mark}" + (f" ({cell.why})" if cell.why else "")]
+    if cell.attack:
+        knows = ", which knows the defense" if cell.adaptive else ""
+        where = ", ".join(filter(None, [f"{found.moment} round" if found.moment else "", found.size]))
+        lines += [
+            f"    attack   {cell.attack}{knows}" + (f" ({where})" if where else ""),
+            f"    score    {found.score}",
+        ]
+    return lines + [f"    record   {files[key]}" for key in cell.records if key in files]
+
+
+def _pictured(found: Record, opened: RunFolder | None, folder: Path, colour: bool) -> str:
+    """A record in words, then its originals and reconstructions."""
     parts = [describe(found)]
     truth = originals(found, opened.job_of(found) if opened else None)
-    rebuilt = reconstructions(found, path.parent, truth)
+    rebuilt = reconstructions(found, folder, truth)
     for title, images in (("original", truth), ("reconstruction", rebuilt)):
         for number, image in enumerate(() if images is None else images):
             parts.append(f"\n{title} {number}\n{ascii_picture(image, colour=colour)}")

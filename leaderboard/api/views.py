@@ -2,15 +2,47 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from safetensors import SafetensorError
 
+from leakboard.core import registry
 from leakboard.core.errors import UserError, unknown_name
 from leakboard.datasets.loading import load_pool
+from leakboard.federation.recording import is_recording, load_recording
 from leakboard.federation.settings import ObservedRounds, client_name
+from leakboard.federation.transcript import TRANSCRIPT_FILES
 from leakboard.federation.view import ACTIVE, View, parse_threat
-from leakboard.leaderboard.cells.train import open_view
+from leakboard.leaderboard.cells.replayed import replay_training
+from leakboard.leaderboard.cells.train import load_public, open_view
 from leakboard.leaderboard.planning.public_settings import splits_of
 from leakboard.leaderboard.planning.run_folder import RunFolder
+
+#: whatever a file that was cut or changed leads to, in JSON, safetensors or our own reading of them
+DAMAGE = (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, SafetensorError)
+
+
+def load_view(folder: str | Path, threat: str = "server") -> View:
+    """What a party saw: from a recording (`leakboard.flower`), or from the folder of one training of a run.
+
+    A recording holds the view of the party that made it. Of a training, the view of a threat is opened without any
+    party's own records (`Run.view` has them too).
+    """
+    path = Path(folder)
+    try:
+        if is_recording(path):
+            return load_recording(path)
+        if (path / "public.json").is_file():
+            if not (path / TRANSCRIPT_FILES[0]).exists():
+                raise UserError(
+                    f"The transcript in {path} was removed, because it can be replayed: `Run.view` does that, and "
+                    "`run --keep-transcripts` keeps it."
+                )
+            public = load_public(path)
+            return open_view(path, parse_threat(threat, public.training.clients), {})
+    except DAMAGE as error:
+        raise UserError(f"The transcript in {path} is damaged ({type(error).__name__}).") from None
+    raise UserError(f"{path} holds no transcript: give a folder that leakboard.flower wrote, or one of a training.")
 
 
 def open_view_of(
@@ -43,8 +75,11 @@ def open_view_of(
     shards = {client_name(i): pool.take(s) for i, s in enumerate(splits_of(fits[0], pool).shards)}
     asked = parse_threat(threat, len(shards))
     folder = fits[0].training_folder
+    if fits[0].must_be_replayed:
+        for file in fits[0].plugin_files:  # the defense may be one of them
+            registry.load_file(file)
+        replay_training(fits[0])
     try:
         return open_view(folder, asked, shards)
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, SafetensorError) as error:
-        # whatever a file that was cut or changed leads to, in JSON, safetensors or our own reading of them
+    except DAMAGE as error:
         raise UserError(f"The training in {folder} is damaged ({type(error).__name__}): run the suite again.") from None

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import queue
 import resource
 import sys
@@ -26,14 +25,19 @@ import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, TypeAlias
+
+from torch import Tensor
 
 from leakboard.attacks.base import Attack, Knowledge
 from leakboard.core import registry
 from leakboard.core.errors import Unsupported
 from leakboard.leaderboard.cells.answer import most_bytes, pack, unpack
+from leakboard.leaderboard.cells.parcel import open_parcel, receive_parcel, send_parcel
 from leakboard.leaderboard.cells.processes import context, obey_engine, one_thread, print_into
 from leakboard.leaderboard.goals.question import Answer, AttackFailed, GoalQuestion
 from leakboard.leaderboard.records.record import Cost
@@ -45,6 +49,9 @@ LARGEST_TOLD, OUTCOMES = 2**20, ("ok", "unsupported", "failed")
 #: what an attack that ended without an answer is told, and one that wrote something else to the pipe
 DIED = "the attack's process died without an answer: it was killed or ended itself"
 NO_ANSWER = "the attack's process sent something that is no answer"
+#: what follows the last portion of the work, and the parcels of portions that wait for the attack
+NO_MORE = "no more portions"
+Inbox: TypeAlias = "queue.Queue[tuple[bytes, Tensor]]"
 
 
 class Cheating(Exception):
@@ -69,7 +76,10 @@ class Question:
 
 #: what Python tells of files before it touches them
 WATCHED = ("open", "os.listdir", "os.scandir", "os.remove", "os.rename", "os.rmdir", "os.truncate", "shutil.rmtree")
+#: the file of Python's own importer: what it opens are modules, and what they read when they are imported
+IMPORTER = "<frozen importlib._bootstrap>"
 _opened: set[str] | None = None
+_watching: FrameType | None = None  # the frame with the block of `opened_files`
 _forbidden: tuple[str, ...] = ()
 _readable: frozenset[str] = frozenset()  # plugin files, which may lie in the run's folder
 _caught = ""  # what a forbidden opening said; an attack that swallows the error still fails
@@ -81,10 +91,20 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
     if not watched or (_opened is None and not _forbidden):
         return
     path = os.path.realpath(os.fsdecode(arguments[0]))
-    if _opened is not None and event == "open":
+    if _opened is not None and event == "open" and not _importing():
         _opened.add(path)
     if not (path in _readable and event == "open" and _only_reads(arguments)):
         _refuse(path)
+
+
+def _importing() -> bool:
+    """Whether a module is being imported, within the block of `opened_files`."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame is not _watching:
+        if frame.f_code.co_filename == IMPORTER:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _only_reads(arguments: tuple[Any, ...]) -> bool:
@@ -150,17 +170,17 @@ def _refusing(question: Question) -> Iterator[None]:
 
 @contextmanager
 def opened_files() -> Iterator[set[str]]:
-    """The data files opened in the block (not Python's own sources and libraries)."""
-    global _opened
+    """The data files opened in the block: not Python's own sources and libraries, nor what those read on import."""
+    global _opened, _watching
     _hook()
-    _opened = set()
+    _opened, _watching = set(), sys._getframe(2)  # the frame above this generator and its context manager
     found: set[str] = set()
     try:
         yield found
     finally:
         code = (".py", ".pyc", ".so", ".pyi", ".json", ".toml", ".txt")
         found |= {path for path in _opened if Path(path).is_file() and not path.endswith(code)}
-        _opened = None
+        _opened = _watching = None
 
 
 @dataclass(frozen=True)
@@ -191,16 +211,17 @@ def _child(questions: Connection, pipe: Connection) -> None:
     """Child process: run the attack, send back how it went and, where it went well, the answer."""
     obey_engine()
     try:
-        log, parcel = pickle.loads(questions.recv_bytes())
+        log, plugin_files = open_parcel(*receive_parcel(questions))
+        parcel = receive_parcel(questions)
     except EOFError:  # the worker needs no attack: it has the answer already, or cannot have one
         return
-    inbox: queue.Queue[bytes] = queue.Queue(maxsize=1)  # one portion waits while another is attacked
+    inbox: Inbox = queue.Queue(maxsize=1)  # one portion waits while another is attacked
     threading.Thread(target=_die_with_worker, args=(questions, inbox), daemon=True).start()
     if log:
         print_into(log)
     one_thread()
     try:
-        question = _unpack(parcel)
+        question = _unpack(plugin_files, parcel)
         with _refusing(question):
             wall, cpu = time.perf_counter(), time.process_time()
             answer = _run(question, inbox)
@@ -228,22 +249,21 @@ def _told(outcome: str, reason: str = "", trace: str = "") -> bytes:
     return text
 
 
-def _unpack(parcel: bytes) -> Question:
-    files, body = pickle.loads(parcel)  # made by our own parent process a moment ago
-    for file in files:
+def _unpack(plugin_files: Iterable[str], parcel: tuple[bytes, Tensor]) -> Question:
+    for file in plugin_files:
         registry.load_file(file)
-    question: Question = pickle.loads(body)
+    question: Question = open_parcel(*parcel)  # made by our own parent process a moment ago
     return question
 
 
-def _die_with_worker(questions: Connection, inbox: queue.Queue[bytes]) -> None:
+def _die_with_worker(questions: Connection, inbox: Inbox) -> None:
     """The fork server is this process's parent, so a killed worker must be noticed by its closed pipe.
 
     What comes through the pipe before are the portions of the work.
     """
     with suppress(EOFError, OSError):
         while True:
-            inbox.put(questions.recv_bytes())
+            inbox.put(receive_parcel(questions))
     os._exit(1)
 
 
@@ -251,24 +271,27 @@ def _progress(line: str) -> None:
     print(line, flush=True)
 
 
-def _run(question: Question, inbox: queue.Queue[bytes]) -> Answer:
+def _run(question: Question, inbox: Inbox) -> Answer:
     goal, knowledge = question.goal, replace(question.knowledge, progress=_progress)
     answer: Answer = goal.run(question.attack, knowledge, question.task, _portions(inbox))
     goal.accept(answer, question.task, knowledge.public)
     return answer
 
 
-def _portions(inbox: queue.Queue[bytes]) -> Iterator[Any]:
-    """The portions of the work as they arrive, until the empty parcel."""
-    while parcel := inbox.get():
-        yield pickle.loads(parcel)  # made by our own parent process
+def _portions(inbox: Inbox) -> Iterator[Any]:
+    """The portions of the work as they arrive, until there are no more."""
+    while True:
+        portion = open_parcel(*inbox.get())  # made by our own parent process
+        if isinstance(portion, str) and portion == NO_MORE:  # an array would compare element by element
+            return
+        yield portion
 
 
 def run_attack(question: Question, pipes: AttackPipes, log: Path | None = None) -> tuple[Answer, Cost]:
     """Run an attack in the waiting process, its prints into `log`; raises `Unsupported` or `AttackFailed`."""
-    parcel = pickle.dumps((question.plugin_files, pickle.dumps(replace(question, portions=()))))
     try:
-        pipes.questions.send_bytes(pickle.dumps((log, parcel)))
+        send_parcel(pipes.questions, (log, question.plugin_files))
+        send_parcel(pipes.questions, replace(question, portions=()))
         _send_portions(question.portions, pipes)
         told = _received(pipes, LARGEST_TOLD)
         outcome, reason, trace = _read_told(told)
@@ -314,8 +337,7 @@ def longest_answer(question: Question) -> int:
 
 
 def _send_portions(portions: Iterable[Any], pipes: AttackPipes) -> None:
-    """Send the portions as fast as the attack takes them, then an empty parcel; stop where it has ended already."""
+    """Send the portions as fast as the attack takes them, then `NO_MORE`; stop where it has ended already."""
     with suppress(BrokenPipeError):
-        for portion in portions:
-            pipes.questions.send_bytes(pickle.dumps(portion))
-        pipes.questions.send_bytes(b"")
+        for portion in chain(portions, (NO_MORE,)):
+            send_parcel(pipes.questions, portion)

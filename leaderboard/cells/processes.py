@@ -12,7 +12,9 @@ from functools import cache
 from multiprocessing.context import BaseContext
 from pathlib import Path
 
-#: imported once by the fork server, so that a child starts in milliseconds; contains no plugin
+from leakboard.core.memory import keep_freed_memory
+
+#: imported once by the fork server, so that a child starts in milliseconds; contains no plugin of the user
 PRELOAD = [
     "torch",
     "torch._dynamo",  # torch.func and torch.optim import it at their first call: otherwise seconds in every cell
@@ -22,7 +24,10 @@ PRELOAD = [
     "leakboard.leaderboard.cells.run_cell",
     "leakboard.leaderboard.cells.train",
     "leakboard.leaderboard.engine.worker",
+    "leakboard.leaderboard.cells.preload",
 ]
+#: whether this process, or the fork server that it comes from, has limited its threads
+_limited = False
 
 
 @cache
@@ -38,13 +43,21 @@ def context() -> BaseContext:
 
 
 def one_thread() -> None:
-    """One thread per process: with other work on the machine, two threads are 2 to 8 times slower (see DESIGN)."""
+    """One thread per process: with other work on the machine, two threads are 2 to 8 times slower (see DESIGN).
+
+    A child of the fork server inherits the limits of all libraries that are loaded there.
+    """
+    global _limited
+    if _limited:
+        return
     import torch
     from threadpoolctl import threadpool_limits
 
     os.environ["OMP_NUM_THREADS"] = "1"
     torch.set_num_threads(1)
     threadpool_limits(1)  # the pools of numpy and scikit-learn: the last bits must not depend on the cores
+    keep_freed_memory()
+    _limited = True
 
 
 def obey_engine() -> None:

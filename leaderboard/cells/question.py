@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from functools import partial
+from pathlib import Path
 from typing import cast
 
 from leakboard.attacks.base import Knowledge
@@ -23,16 +24,33 @@ PATIENCE = 0.8
 
 
 def make_question(job: Job) -> Question:
-    """What the attack is handed. The pool lives only in this function: the attack's process never has it."""
-    load_pool(job.make_dataset())  # once unwatched: a first load also opens what libraries read when they are imported
+    """What the attack is handed. The pool stays in this process: the attack's process never has it."""
+    _forget_pool()  # loading is what shows the files
     with opened_files() as data_files:
-        pool = load_pool(job.make_dataset())
+        pool = pool_of(job)
     facts = facts_of(job, pool)
     goal = cast(GoalQuestion, registry.create("goal", facts.cell.goal))
     knowledge = _knowledge(job, facts)
     asked = goal.ask(facts, knowledge)
-    forbidden = (*sorted(data_files), _run_folder(job))
+    forbidden = (*sorted(data_files), *_folders(job))
     return Question(job.plugin_files, goal, job.make_attack(), knowledge, asked.task, forbidden, asked.portions)
+
+
+_last_pool: tuple[tuple[str, str], ImagePool] | None = None
+
+
+def pool_of(job: Job) -> ImagePool:
+    """The data of a job, loaded once for question and score of a cell; only the last one is kept."""
+    global _last_pool
+    key = job.data_digest, repr(job.make_dataset())
+    if _last_pool is None or _last_pool[0] != key:
+        _last_pool = key, load_pool(job.make_dataset())
+    return _last_pool[1]
+
+
+def _forget_pool() -> None:
+    global _last_pool
+    _last_pool = None
 
 
 def facts_of(job: Job, pool: ImagePool) -> CellFacts:
@@ -72,5 +90,7 @@ def _knowledge(job: Job, facts: CellFacts) -> Knowledge:
     )
 
 
-def _run_folder(job: Job) -> str:
-    return str(job.training_folder.parent.parent.resolve())
+def _folders(job: Job) -> list[str]:
+    """The folder of the run, and that of the board whose training it is: a snapshot holds the keys of all parties."""
+    found = [job.training_folder.parent.parent, *([Path(job.published)] if job.published else [])]
+    return [str(folder.resolve()) for folder in found]

@@ -9,8 +9,7 @@ from typing import Any
 from leakboard.attacks.base import STOPPED
 from leakboard.core.errors import Unsupported, UserError
 from leakboard.core.files import write_text
-from leakboard.federation.settings import Public, Training
-from leakboard.federation.view import parse_threat
+from leakboard.federation.settings import Public
 from leakboard.leaderboard.cells.answer import load_answer, save_answer
 from leakboard.leaderboard.cells.attack_process import AttackPipes, Question, longest_answer, run_attack
 from leakboard.leaderboard.cells.question import make_question
@@ -18,6 +17,7 @@ from leakboard.leaderboard.cells.score import goal_of, score
 from leakboard.leaderboard.cells.train import load_public, load_summary
 from leakboard.leaderboard.goals.question import Answer, AttackFailed
 from leakboard.leaderboard.planning.jobs import Job
+from leakboard.leaderboard.planning.skips import sure_skip
 from leakboard.leaderboard.records.provenance import provenance
 from leakboard.leaderboard.records.record import Cost, Record
 from leakboard.leaderboard.records.validation import unsound
@@ -40,11 +40,8 @@ def _compute(job: Job, pipes: AttackPipes, log: Path) -> Record:
     try:
         attack = job.make_attack()
         base["budget"] = attack.budget()
-        if not attack.allows(job.cell.threat):
-            raise Unsupported(f"the attack works under {', '.join(attack.threats)}, not under {job.cell.threat}")
-        clients = Training.model_validate(job.training.training).clients
-        if parse_threat(job.cell.threat, clients).active and not job.training.active:
-            raise Unsupported(f"the defense {job.training.defense.name} has no strategy of an active server")
+        if reason := sure_skip(job):
+            raise Unsupported(reason)
         answer, cost = _answer(job, pipes, log)
         scored = score(job, answer)
         late = _stopped(answer)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, cast
 
 from leakboard.core import registry
-from leakboard.datasets.loading import load_pool
-from leakboard.leaderboard.cells.question import facts_of
+from leakboard.leaderboard.cells.question import facts_of, pool_of
 from leakboard.leaderboard.goals.base import Goal
 from leakboard.leaderboard.goals.question import Answer
 from leakboard.leaderboard.planning.jobs import Job
@@ -22,13 +22,17 @@ def goal_of(job: Job) -> Goal:
 def score(job: Job, answer: Answer) -> dict[str, Any]:
     """The scores of an answer, as fields of the record. Called only after the attack has returned."""
     goal = goal_of(job)
-    fields = goal.score(facts_of(job, load_pool(job.make_dataset())), answer, _metrics(job, goal.name))
+    fields = goal.score(facts_of(job, pool_of(job)), answer, _metrics(job, goal.name))
     return {**fields, "reconstructions": job.answer_file.name} if goal.shows_answer else fields
 
 
 def _metrics(job: Job, goal: str) -> list[Metric]:
-    """All metrics of a goal, told where the LPIPS weights are."""
-    where = {"weights": job.locations.lpips_weights, "download": job.locations.download}
+    """All metrics of a goal, told where the LPIPS weights are, and where features of decoys may be kept.
+
+    That folder is in the run's, which the attack's process may not open: features of decoys are as secret as decoys.
+    """
+    kept = str(Path(job.run) / "decoys")
+    where = {"weights": job.locations.lpips_weights, "download": job.locations.download, "kept": kept}
     found: list[Metric] = []
     for name, entry in registry.entries("metric").items():
         if entry["goal"] == goal:

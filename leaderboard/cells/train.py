@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import TypeAdapter
 from safetensors.torch import load_file, save_file
 
 from leakboard.core.errors import UserError
@@ -17,17 +19,23 @@ from leakboard.core.files import whole_folder
 from leakboard.datasets.base import ImagePool, LabelledImages
 from leakboard.datasets.loading import load_pool
 from leakboard.datasets.splits import Splits
+from leakboard.federation.device import computing_on, on_device
+from leakboard.federation.observed import REPLAY_FOLDER, save_replay
 from leakboard.federation.party import RoundContext
-from leakboard.federation.payload import Parameters
+from leakboard.federation.payload import Parameters, Payload
 from leakboard.federation.rounds import Federation, Outcome
 from leakboard.federation.settings import ObservedRounds, Public, client_name
+from leakboard.federation.snapshot import ReplaySnapshot, checked
 from leakboard.federation.task import task_of
 from leakboard.federation.transcript import Transcript
 from leakboard.federation.view import Threat, View, limiter, seeable
+from leakboard.leaderboard.cells.accuracy_curve import AccuracyCurve, Point
+from leakboard.leaderboard.cells.checkpoints import Checkpoints, remove_checkpoints
+from leakboard.leaderboard.cells.training_progress import Teller, progress_file
 from leakboard.leaderboard.planning.jobs import Job
 from leakboard.leaderboard.planning.public_settings import public_of, splits_of
 from leakboard.leaderboard.records.record import TrainingSummary, hex_of
-from leakboard.metrics.accuracy import accuracy, correct
+from leakboard.metrics.accuracy import correct
 
 
 def run_training(job: Job) -> None:
@@ -38,73 +46,106 @@ def run_training(job: Job) -> None:
         raise UserError("The data changed while the run was planned: run the command again.")
     splits = splits_of(job, pool)
     public = public_of(job, pool, splits)
-    shards = {client_name(index): pool.take(shard) for index, shard in enumerate(splits.shards)}
-    observe = ObservedRounds.of_record(job.training.observe)
+    curve = AccuracyCurve(public, pool.take(splits.test), job.device)
+    federation = _federation(job, public, pool, splits)
+    checkpoints = Checkpoints(job.training_folder, job.training_key, job.checkpoint_seconds)
+    earlier = _resume(checkpoints, federation, curve)
+
+    def seconds() -> float:
+        return earlier + time.perf_counter() - started
+
+    def notes() -> Payload:
+        return {"curve": curve.notes(), "seconds": seconds()}
+
+    progress = progress_file(job.training_folder)
+    teller = Teller(progress, public.total_rounds, curve.points, resumed=federation.done)
+    federation.progress = lambda done, total: teller.note(done)
+    federation.after_round = curve.note
+    federation.at_boundary = lambda done, take: checkpoints.note(done, take, notes)
+    try:
+        with computing_on(job.device):
+            outcome = federation.run()
+        summary = _summary(job, outcome, pool, splits, curve, seconds())
+        _store(job, outcome, summary)
+    finally:
+        teller.end()
+    remove_checkpoints(job.training_folder)
+
+
+def _federation(job: Job, public: Public, pool: ImagePool, splits: Splits) -> Federation:
     fresh = job.training.keys == "fresh"
-    curve = _Curve(public, pool.take(splits.test))
-    outcome = Federation(
+    return Federation(
         job.make_defense(),
         public,
-        shards,
-        observe,
+        {client_name(index): pool.take(shard) for index, shard in enumerate(splits.shards)},
+        ObservedRounds.of_record(job.training.observe),
         job.private_seed,
         fresh_keys=fresh,
-        progress=_progress(),
-        after_round=curve.note,
-    ).run()
-    summary = _summary(job, outcome, pool, splits, time.perf_counter() - started)
-    summary = summary.model_copy(update={"accuracy_by_round": curve.found})
+        # nobody can repeat the set-up of fresh keys, and their secrets are nobody else's business
+        kept=None if fresh else ReplaySnapshot(),
+    )
+
+
+@dataclass(frozen=True)
+class Notes:
+    """What a training adds to the snapshots of its federation: the accuracy curve and the seconds so far."""
+
+    curve: list[Point] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+_NOTES: TypeAdapter[Notes] = TypeAdapter(Notes)
+
+
+def _resume(checkpoints: Checkpoints, federation: Federation, curve: AccuracyCurve) -> float:
+    """Go on from the last snapshot, if there is one; the seconds that the training took until then."""
+    found = [Notes()]
+
+    def read(notes: Payload) -> None:
+        found.append(checked(_NOTES, notes))
+
+    if checkpoints.resume(federation, read):
+        curve.restore(found[-1].curve)
+        return found[-1].seconds
+    return 0.0
+
+
+def _store(job: Job, outcome: Outcome, summary: TrainingSummary) -> None:
+    """Write the folder of a training."""
     with whole_folder(job.training_folder) as folder:
-        Transcript(tuple(seeable(o) for o in outcome.transcript.observations)).save(folder)
-        save_file(_flat({**outcome.models, "final": outcome.model}), str(folder / "models.safetensors"))
-        (folder / "public.json").write_text(public.model_dump_json())
-        secrets = {party: secret.hex() for party, secret in outcome.secrets.items()}
-        (folder / "secrets.json").write_text(json.dumps(secrets))
-        batches = {index: positions.tolist() for index, positions in outcome.batches.items()}
-        (folder / "batches.json").write_text(json.dumps(batches))
+        transcript = Transcript(tuple(seeable(o) for o in outcome.transcript.observations))
+        store_outcome(folder, outcome, transcript)
+        if outcome.replay is not None:
+            save_replay(folder / REPLAY_FOLDER, outcome, transcript, job.training_key, job.private_seed)
         (folder / "summary.json").write_text(json.dumps(summary.model_dump(mode="json"), allow_nan=False))
 
 
-class _Curve:
-    """The test accuracy during training, at the ends of about 20 epochs and of the run."""
-
-    POINTS = 20  # in a long training only about this many epochs are measured
-
-    def __init__(self, public: Public, test: LabelledImages) -> None:
-        self.task, self.test = task_of(public), test
-        epoch = max(1, max(public.shard_sizes) // public.training.batch_size)
-        self.every, self.last = epoch * max(1, public.total_rounds // epoch // self.POINTS), public.total_rounds
-        self.found: dict[int, float] = {}
-
-    def note(self, done: int, model: Callable[[], Parameters]) -> None:
-        """After a round: measure if a measurement is due."""
-        if len(self.test) and (done % self.every == 0 or done == self.last):
-            self.found[done] = accuracy(self.task.predict(model(), self.test.images), self.test.labels)
+def store_outcome(folder: Path, outcome: Outcome, transcript: Transcript) -> None:
+    """Write what cells read of a training beside its summary: transcript, true models, settings, secrets, batches."""
+    transcript.save(folder)
+    save_file(_flat({**outcome.models, "final": outcome.model}), str(folder / "models.safetensors"))
+    (folder / "public.json").write_text(outcome.public.model_dump_json())
+    secrets = {party: secret.hex() for party, secret in outcome.secrets.items()}
+    (folder / "secrets.json").write_text(json.dumps(secrets))
+    batches = {index: positions.tolist() for index, positions in outcome.batches.items()}
+    (folder / "batches.json").write_text(json.dumps(batches))
 
 
-def _progress() -> Any:
-    """A function that prints a progress line to the log, ten times per training."""
-
-    def line(done: int, total: int) -> None:
-        if done % max(1, total // 10) == 0:
-            print(f"round {done} of {total}", flush=True)
-
-    return line
-
-
-def _summary(job: Job, outcome: Outcome, pool: ImagePool, splits: Splits, seconds: float) -> TrainingSummary:
-    task = task_of(outcome.public)
+def _summary(
+    job: Job, outcome: Outcome, pool: ImagePool, splits: Splits, curve: AccuracyCurve, seconds: float
+) -> TrainingSummary:
+    task, model = task_of(outcome.public), on_device(outcome.model, job.device)
     finite = all(bool(value.isfinite().all()) for value in outcome.model.values())
 
     def right(indices: torch.Tensor) -> list[bool]:
         data = pool.take(indices)
-        return correct(task.predict(outcome.model, data.images), data.labels).tolist() if len(data) else []
+        logits = task.predict(model, on_device(data.images, job.device)).cpu()
+        return correct(logits, data.labels).tolist() if len(data) else []
 
     def share(hits: list[bool]) -> float | None:
         return sum(hits) / len(hits) if hits else None
 
     tested = right(splits.test)
-
     return TrainingSummary(
         key=job.training_key,
         accuracy=share(tested),
@@ -112,6 +153,8 @@ def _summary(job: Job, outcome: Outcome, pool: ImagePool, splits: Splits, second
         test_records=len(splits.test),
         train_accuracy=share(right(splits.members)),
         train_records=len(splits.members),
+        accuracy_by_round=curve.accuracies(share(tested)),
+        curve_records=curve.images if curve.points else None,
         rounds=outcome.public.total_rounds,
         client_rounds=outcome.client_rounds,
         parameters=sum(outcome.model[name].numel() for name in task.parameter_names),

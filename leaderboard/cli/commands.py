@@ -5,34 +5,43 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from pathlib import Path
+from shlex import quote
 
 from leakboard.core import registry
-from leakboard.core.terminal import plain, terminal_width
-from leakboard.leaderboard.api.evaluate import Prepared, compute, cores, prepare
-from leakboard.leaderboard.api.run import open_run
+from leakboard.core.errors import UserError
+from leakboard.core.terminal import plain, shows_unicode, terminal_width
+from leakboard.leaderboard.api.evaluate import compute, cores, prepare
+from leakboard.leaderboard.api.run import Run, open_run
 from leakboard.leaderboard.cli.options import (
     Asked,
     CheckOptions,
     CompareOptions,
+    DataOptions,
+    FiguresOptions,
     ListOptions,
+    LpipsOptions,
     NewOptions,
+    PruneOptions,
+    RefreshOptions,
     ReportOptions,
     RunOptions,
     ShowOptions,
+    SiteOptions,
     StatusOptions,
     SubmitOptions,
     TableOptions,
     VerifyOptions,
 )
-from leakboard.leaderboard.cli.parser import program
-from leakboard.leaderboard.planning.estimate import estimate
+from leakboard.leaderboard.cli.parser import complaint, program
+from leakboard.leaderboard.cli.plan_text import plan_text
 from leakboard.leaderboard.tables.formats import Format, find_format, to_terminal
+from leakboard.leaderboard.tables.marks import in_ascii
 from leakboard.leaderboard.tables.table import Table
 
 
 def do(asked: Asked) -> int:
     """Do a command; returns the exit code."""
-    if isinstance(asked, TableOptions | ReportOptions | CompareOptions | SubmitOptions):
+    if isinstance(asked, TableOptions | ReportOptions | FiguresOptions | ShowOptions | CompareOptions | SubmitOptions):
         for file in asked.plugin:
             registry.load_file(file)
     match asked:
@@ -58,16 +67,30 @@ def do(asked: Asked) -> int:
             return submit(asked)
         case VerifyOptions():
             return verify(asked)
+        case RefreshOptions():
+            return refresh(asked)
+        case FiguresOptions():
+            return figures(asked)
+        case LpipsOptions():
+            return lpips(asked)
+        case DataOptions():
+            return data(asked)
+        case PruneOptions():
+            return prune(asked)
+        case SiteOptions():
+            return site(asked)
         case ListOptions():
             raise AssertionError("main lists, since that needs nothing of what is imported here")
 
 
 def run(asked: RunOptions) -> int:
-    """`run`: do a suite, print its tables, write its page; 1 where a cell did not work."""
+    """`run`: do a suite, print its scoreboard, write its page; 1 where a cell did not work."""
     prepared = prepare(
         asked.defense,
         asked.attack,
         asked.suite,
+        on=asked.on,
+        data=asked.data,
         out=asked.out,
         seeds=asked.seed,
         workers=asked.workers,
@@ -75,44 +98,59 @@ def run(asked: RunOptions) -> int:
         executor=asked.executor,
         gpus_per_cell=asked.gpus_per_cell,
         device=asked.device,
+        checkpoint_seconds=asked.checkpoint_seconds,
         retry_failed=asked.retry_failed,
         fresh_keys=asked.fresh_keys,
+        keep_transcripts=asked.keep_transcripts,
         lpips_weights=asked.lpips_weights,
         download=asked.download,
     )
     if asked.dry_run:
-        _print_plan(prepared)
+        print(plan_text(prepared.plan, prepared.workers or cores()))
         return 0
     report = compute(prepared)
     opened = open_run(prepared.folder)
-    for ranking in opened.tables():
-        print(_for_terminal(ranking), end="\n\n")
-    for line in opened.complaints():
-        print(line)
+    for one in opened.tables(scoreboard=not asked.all):
+        print(_for_terminal(one))
+    complaints = opened.complaints()
     if report.unwritten:
-        print(f"{report.unwritten} cells have no record, since it could not be written: the same command tries again.")
+        lost = f"{report.unwritten} cells have no record, since it could not be written"
+        complaints.append(f"{lost}: the same command tries again.")
+    for line in complaints:
+        print(line)
     sys.stdout.flush()
-    print(f"page: {opened.page if opened.has_page() else opened.write_page()}")
+    print("\n".join(_what_next(opened)))
+    if set(report.counts) == {"skipped"}:
+        reasons = dict.fromkeys(f"{record.cell.attack.label}: {record.reason}" for record in opened.records)
+        print(complaint(f"No attack could run, every cell was skipped: {'; '.join(reasons)}."), file=sys.stderr)
+        return 1
     return 1 if report.broken else 0
 
 
-def _print_plan(prepared: Prepared) -> None:
-    plan, workers = prepared.plan, prepared.workers or cores()
-    guess = estimate(plan)
-    print(f"Suite {plan.suite.name}: {len(plan.trainings)} trainings, {len(plan.cells)} cells")
-    for job in (*plan.trainings, *plan.cells):
-        there = job.record_file.exists() if job.cell is not None else job.training_folder.is_dir()
-        seconds = guess.get(job.key or job.training_key)
-        told = "?" if seconds is None else f"{seconds:.1f}"
-        print(f"  {told:>8} s  {job.title}{'  (already there)' if there else ''}")
-    print(f"About {sum(guess.values()) / workers / 60:.1f} minutes with {workers} workers, if nothing were there yet.")
+def _command() -> str:
+    """How this program is called."""
+    return program() if program() == "leakboard" else f".venv/bin/python {program()}"
+
+
+def _what_next(opened: Run) -> list[str]:
+    """Three lines: the page, a defense of the user's own, the record behind a mark."""
+    page = opened.page if opened.has_page() else opened.write_page()
+    rows = [row for board in opened.scoreboards() for row in board.rows]
+    example = next((row.defense for row in rows if any(cell.records for cell in row.cells.values())), "DEFENSE")
+    return [
+        f"page: {page}",
+        f"your own defense: {_command()} new defense my-idea, then {_command()} run --plugin my_idea.py",
+        f"behind a mark: {_command()} show {quote(example)} --out {quote(str(opened.folder))}",
+    ]
 
 
 def table(asked: TableOptions) -> int:
     """`table`: print the tables of a run."""
     form = find_format(asked.format) if asked.format else None
     opened = open_run(asked.out)
-    tables = opened.tables(all=asked.all, phases=asked.phases, paper=asked.paper, target=asked.target)
+    tables = opened.tables(
+        all=asked.all, phases=asked.phases, paper=asked.paper, target=asked.target, scoreboard=asked.scoreboard
+    )
     _print_warning(opened.warning, form)
     _print_tables(tables, form)
     if opened.missing:
@@ -142,14 +180,19 @@ def _print_tables(tables: list[Table], form: Format | None) -> None:
 
 
 def _for_terminal(one: Table) -> str:
-    return to_terminal(one, terminal_width(), colour=sys.stdout.isatty())
+    return to_terminal(one, terminal_width(), colour=sys.stdout.isatty(), only_ascii=not shows_unicode(sys.stdout))
 
 
 def show(asked: ShowOptions) -> int:
-    """`show`: one record, readable, with its images."""
+    """`show`: one record, readable, with its images; or what is behind the marks of a defense."""
     from leakboard.leaderboard.api.show import show as text_of
 
-    print(text_of(asked.record, colour=sys.stdout.isatty()))
+    colour = sys.stdout.isatty()
+    if Path(asked.record).suffix == ".json" or Path(asked.record).exists():
+        text = text_of(asked.record, colour=colour)
+    else:
+        text = open_run(asked.out).evidence(asked.record, asked.question, colour=colour)
+    print(text if shows_unicode(sys.stdout) else "\n".join(map(in_ascii, text.split("\n"))))
     return 0
 
 
@@ -158,10 +201,9 @@ def new(asked: NewOptions) -> int:
     from leakboard.leaderboard.api.scaffold import new_plugin
 
     path = new_plugin(asked.kind, asked.plugin, Path(asked.to))
-    command = program() if program() == "leakboard" else f".venv/bin/python {program()}"
     print(f"{path}: change it, then")
-    print(f"  {command} check {path}")
-    print(f"  {command} run --plugin {path}")
+    print(f"  {_command()} check {path}")
+    print(f"  {_command()} run --plugin {path}")
     return 0
 
 
@@ -181,6 +223,23 @@ def check(asked: CheckOptions) -> int:
     return 1 if outcomes["broken"] else 0
 
 
+def figures(asked: FiguresOptions) -> int:
+    """`figures`: write the figures of a run as files for papers."""
+    folder = Path(asked.to) if asked.to else Path(asked.out) / "figures"
+    written = open_run(asked.out).save_figures(folder, **({"formats": asked.format} if asked.format else {}))
+    print("\n".join(map(str, written)) or "This run has no figures yet: it has no records.")
+    return 0
+
+
+def lpips(asked: LpipsOptions) -> int:
+    """`lpips`: get the weights that LPIPS needs, or say where they are."""
+    from leakboard.metrics.building_blocks.weights_archive import get_weights
+
+    file = get_weights(asked.source, asked.download)
+    print(f"The LPIPS weights are verified and kept in {file}: `run` uses them by itself.")
+    return 0
+
+
 def compare(asked: CompareOptions) -> int:
     """`compare`: two runs cell by cell, and every setting in which they differ."""
     from leakboard.leaderboard.api.published import compare as compared
@@ -196,12 +255,52 @@ def compare(asked: CompareOptions) -> int:
 def submit(asked: SubmitOptions) -> int:
     """`submit`: collect a run's records for publishing."""
     from leakboard.leaderboard.api.published import submit as publish
+    from leakboard.leaderboard.publishing.changes import read_changes
+    from leakboard.leaderboard.publishing.groups import unfinished, words
+    from leakboard.leaderboard.publishing.replays import MOST_BOARD, REPLAYS
 
     target, count = publish(asked.run, asked.to, allow_dirty=asked.allow_dirty)
-    print(f"{count} records are in {target}: propose them as a change to the repository (docs/publishing.md).")
+    if not count:
+        print(f"All records of the run are in {target} already: nothing was changed.")
+        return 0
+    size = sum(path.stat().st_size for path in (target / REPLAYS).rglob("*") if path.is_file())
+    change = read_changes(target)[-1]
+    print(f"{count} records went to {target}, which is now version {change.version}: propose them as a change to the")
+    print(f"repository (docs/publishing.md). Snapshots of its trainings: {size / 1e6:.1f} of {MOST_BOARD / 1e6:g} MB.")
+    left = unfinished(open_run(asked.run).opened)
+    if left:
+        print(f"left out, because cells are not there yet: {words(left)}")
+    for line in open_run(target).opened.remarks:
+        print(line)
+    for rank in change.ranks if change.version > 1 else ():
+        print(f"rank changed: {plain(rank.line)}")
     for line in open_run(asked.run).complaints():
         print(f"published as it is: {line}")
     return 0
+
+
+def refresh(asked: RefreshOptions) -> int:
+    """`refresh`: a new attack on everything that a board has; its records go to the board, with a new version."""
+    from leakboard.leaderboard.api.published import board_of
+
+    opened = board_of(asked.board)
+    board = opened.folder.resolve()
+    if board.name != opened.file.suite:
+        raise UserError(f"The folder of the board {opened.file.suite} must have its name; given: {board.name}.")
+    prepared = prepare(
+        attack=asked.attack,
+        on=board,
+        data=asked.data,
+        out=asked.out,
+        workers=asked.workers,
+        plugins=asked.plugin,
+        lpips_weights=asked.lpips_weights,
+    )
+    if compute(prepared).broken:
+        print("\n".join(open_run(prepared.folder).complaints()))
+        print(complaint("Some cells did not work, so nothing was submitted."), file=sys.stderr)
+        return 1
+    return submit(SubmitOptions(run=str(prepared.folder), to=str(board.parent), allow_dirty=asked.allow_dirty))
 
 
 def verify(asked: VerifyOptions) -> int:
@@ -209,16 +308,57 @@ def verify(asked: VerifyOptions) -> int:
     from leakboard.leaderboard.api.published import verify as computed_again
     from leakboard.leaderboard.publishing.submit import read_note
 
-    for folder in dict.fromkeys(Path(name).parent for name in asked.records):
+    given = map(Path, asked.records)
+    for folder in dict.fromkeys(path if path.is_dir() else path.parent for path in given):
         _print_warning(read_note(folder), None)
     worst = 0
     outcomes = computed_again(
-        asked.records, data=asked.data, plugins=asked.plugin, lpips_weights=asked.lpips_weights, mark=asked.mark
+        asked.records,
+        data=asked.data,
+        plugins=asked.plugin,
+        lpips_weights=asked.lpips_weights,
+        mark=asked.mark,
+        depth=asked.depth,
     )
+    how = "verified" if asked.depth == "training" else "attack verified (the training was replayed, not run again)"
     for found in outcomes:
         differs = "; ".join(found.differences)
-        print(f"{found.file.name}: {f'differs: {differs}' if differs else 'verified'}")
+        print(f"{found.file.name}: {f'differs: {differs}' if differs else how}")
         if found.note is not None:
             print(f"  noted in {found.note.name}")
         worst = max(worst, int(bool(differs)))
     return worst
+
+
+def data(asked: DataOptions) -> int:
+    """`data get`: get a data set; 1 where a published board was made with other data."""
+    from leakboard.leaderboard.api.data import get_data
+
+    folder, checks = get_data(asked.dataset, archive=asked.archive, to=asked.to)
+    print(f"{asked.dataset} is whole in {folder}.")
+    for check_ in checks:
+        print(check_.line)
+    if not checks:
+        print("No published board was made with it, so there is no digest to compare with.")
+    return 0 if all(check_.agrees for check_ in checks) else 1
+
+
+def prune(asked: PruneOptions) -> int:
+    """`prune`: remove what can be made again."""
+    from leakboard.leaderboard.engine.store import prune as removed
+    from leakboard.leaderboard.engine.store import size_words
+
+    count, size = removed(Path(asked.run), dry_run=asked.dry_run)
+    if not count:
+        print("There is nothing to remove: no finished training of this run can be replayed without its transcript.")
+        return 0
+    print(f"{count} files, {size_words(size)}, {'would be' if asked.dry_run else 'were'} removed.")
+    return 0
+
+
+def site(asked: SiteOptions) -> int:
+    """`site`: build the site of everything published."""
+    from leakboard.leaderboard.api.site import site as build
+
+    print(f"site: {build(asked.out)}")
+    return 0

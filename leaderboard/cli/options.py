@@ -12,20 +12,25 @@ class RunOptions:
 
     name: ClassVar[str] = "run"
     suite: str = "quick"
+    on: str | None = None
+    data: str = ""
     defense: tuple[str, ...] = ()
     attack: tuple[str, ...] = ()
     seed: tuple[int, ...] = ()
     out: str | None = None
-    workers: int = 0
+    workers: int | None = None
     executor: Literal["local", "ray"] = "local"
     gpus_per_cell: float = 0.0
     device: Literal["cpu", "cuda"] = "cpu"
     dry_run: bool = False
     plugin: tuple[str, ...] = ()
+    checkpoint_seconds: float = 120.0
     retry_failed: bool = False
     fresh_keys: bool = False
+    keep_transcripts: bool = False
     lpips_weights: str = ""
     download: bool = False
+    all: bool = False
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,7 @@ class TableOptions:
     name: ClassVar[str] = "table"
     out: str
     format: str | None = None
+    scoreboard: bool = False
     all: bool = False
     phases: bool = False
     paper: bool = False
@@ -70,10 +76,13 @@ class ReportOptions:
 
 @dataclass(frozen=True)
 class ShowOptions:
-    """`show`: one record."""
+    """`show`: one record, or what is behind the marks of a defense."""
 
     name: ClassVar[str] = "show"
     record: str
+    question: str = ""
+    out: str = "runs/quick"
+    plugin: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -126,6 +135,70 @@ class VerifyOptions:
     plugin: tuple[str, ...] = ()
     lpips_weights: str = ""
     mark: bool = False
+    depth: Literal["attack", "training"] = "training"
+
+
+@dataclass(frozen=True)
+class RefreshOptions:
+    """`refresh`: a new attack on everything that a board has, and its records on the board."""
+
+    name: ClassVar[str] = "refresh"
+    board: str
+    attack: tuple[str, ...]
+    plugin: tuple[str, ...] = ()
+    out: str | None = None
+    data: str = ""
+    workers: int | None = None
+    lpips_weights: str = ""
+    allow_dirty: bool = False
+
+
+@dataclass(frozen=True)
+class FiguresOptions:
+    """`figures`: the figures of a run, for papers."""
+
+    name: ClassVar[str] = "figures"
+    out: str
+    to: str | None = None
+    format: tuple[str, ...] = ()
+    plugin: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class LpipsOptions:
+    """`lpips`: the weights that the metric LPIPS needs, once for all runs."""
+
+    name: ClassVar[str] = "lpips"
+    source: str = ""
+    download: bool = False
+
+
+@dataclass(frozen=True)
+class DataOptions:
+    """`data get`: a data set of torchvision, compared with the published boards."""
+
+    name: ClassVar[str] = "data"
+    action: str
+    dataset: str
+    archive: str = ""
+    to: str = ""
+
+
+@dataclass(frozen=True)
+class PruneOptions:
+    """`prune`: remove from a run what can be made again."""
+
+    name: ClassVar[str] = "prune"
+    run: str
+    dry_run: bool = False
+
+
+@dataclass(frozen=True)
+class SiteOptions:
+    """`site`: one static site from everything published."""
+
+    name: ClassVar[str] = "site"
+    out: str = "site"
 
 
 Asked = (
@@ -140,6 +213,12 @@ Asked = (
     | CompareOptions
     | SubmitOptions
     | VerifyOptions
+    | RefreshOptions
+    | FiguresOptions
+    | LpipsOptions
+    | DataOptions
+    | PruneOptions
+    | SiteOptions
 )
 COMMANDS: tuple[type[Asked], ...] = (
     RunOptions,
@@ -153,4 +232,10 @@ COMMANDS: tuple[type[Asked], ...] = (
     CompareOptions,
     SubmitOptions,
     VerifyOptions,
+    RefreshOptions,
+    FiguresOptions,
+    LpipsOptions,
+    DataOptions,
+    PruneOptions,
+    SiteOptions,
 )

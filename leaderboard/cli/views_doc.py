@@ -32,7 +32,8 @@ Generated from transcripts by `{COMMAND}`; nothing here is written by hand.
 Each defense, with its default parameters (and `crypto: real` where there is a choice), ran {ROUNDS} rounds on `digits`
 with an `mlp` of {HIDDEN} hidden unit, {CLIENTS} clients and batches of {BATCH}; the tables show the set-up and the last
 training round.
-A probe has the same messages, for `probe_batch` records.
+A probe has the same messages, for `probe_batch` records. [model-perturbation.md](model-perturbation.md) says what `psi`
+and `phi` are.
 
 - **message**: its kind, from whom to whom; client 0 is the victim, client 1 attacks in `server+clients:1` and `client`.
 - **entries**: name, number of values and type of each part of one message; **bytes**: of one message.

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from leakboard.core.files import write_text
+from leakboard.leaderboard.cells.checkpoints import remove_checkpoints
 from leakboard.leaderboard.cells.train import load_summary
 from leakboard.leaderboard.engine.executors.base import End, Executor
-from leakboard.leaderboard.engine.schedule import longest_first
+from leakboard.leaderboard.engine.schedule import control_first, first_results, longest_first
 from leakboard.leaderboard.engine.state import StateFile
 from leakboard.leaderboard.engine.worker import failure_file
 from leakboard.leaderboard.planning.jobs import Job
 from leakboard.leaderboard.planning.plan import Plan
 from leakboard.leaderboard.records.provenance import provenance
-from leakboard.leaderboard.records.record import Record, Status
+from leakboard.leaderboard.records.record import NO_TRAINING, Record, Status
 
 #: at most this many characters of a failed training's reason are read
 LONGEST_REASON = 20_000
@@ -57,19 +55,29 @@ class Engine:
         executor: Executor,
         tell: Callable[[Engine, str], None],
         retry_failed: bool = False,
+        headline: Callable[[Record], str] = lambda record: "",
     ) -> None:
+        """`headline` tells the main score of a record in one short line; empty where it has none."""
         self.plan = plan
         self.executor = executor
         self.tell = tell
+        self.headline = headline
         self.report = Report()
         self.state = StateFile(Path(plan.trainings[0].run), executor)
         self.waiting = [job for job in plan.cells if not self._finished(job, retry_failed)]
         needed = {job.training_key for job in self.waiting}
-        self.trainings = [j for j in plan.trainings if j.training_key in needed and not j.training_folder.is_dir()]
+        self.trainings = [j for j in plan.trainings if j.training_key in needed and not j.is_trained]
+        self.replays = {job.training_key for job in self.trainings if job.must_be_replayed}
         self.total = len(self.waiting) + len(self.trainings)
         self.done = 0
+        self.seconds: Mapping[str, float] = {}
+        self.expected = 0.0
+        self.first: list[Job] = []
         for job in self.trainings:
             failure_file(job).unlink(missing_ok=True)
+        for job in plan.trainings:
+            if job.training_folder.is_dir():  # killed between its end and this
+                remove_checkpoints(job.training_folder)
 
     def _finished(self, job: Job, retry_failed: bool) -> bool:
         record = read_record(job)
@@ -80,9 +88,16 @@ class Engine:
         return True
 
     def order(self, seconds: Mapping[str, float]) -> None:
-        """Put the longest jobs first, by these estimates. Jobs without an estimate keep the order of the plan."""
+        """Put the longest jobs first, by these estimates. Jobs without an estimate keep the order of the plan.
+
+        The control is trained first, and a few quick attacks on it follow at once: nobody waits long for a result.
+        """
+        seconds = {key: value for key, value in seconds.items() if key not in self.replays}  # these take moments
+        self.seconds = seconds
+        self.expected = sum(seconds.get(job.key or job.training_key, 0.0) for job in (*self.trainings, *self.waiting))
         self.waiting = longest_first(self.waiting, seconds)
-        self.trainings = longest_first(self.trainings, seconds)
+        self.trainings = control_first(longest_first(self.trainings, seconds), self.plan)
+        self.first = first_results(self.waiting, self.plan.suite.control, seconds)
 
     def run(self, look: Callable[[], Mapping[str, float] | None] = lambda: None) -> Report:
         """Run everything that is missing, in the best order as soon as `look` returns estimates of the seconds.
@@ -98,9 +113,6 @@ class Engine:
                     for end in self.executor.wait():
                         self._ended(end)
                 self.tell(self, "")
-        except KeyboardInterrupt:
-            signal.signal(signal.SIGINT, _leave_at_once)
-            raise
         finally:
             self.executor.stop()
             self.state.note(())
@@ -118,17 +130,27 @@ class Engine:
             self.tell(self, "")
 
     def _next(self) -> Job | None:
-        """The next training, or else a cell whose training is finished. Cells of a failed training are settled here."""
+        """A quick cell of the control, the next training, or else a cell whose training is finished.
+
+        Cells of a failed training are settled here.
+        """
+        early = next((job for job in self.first if job.is_trained), None)
+        if early is not None:
+            self.first.remove(early)
+            self.waiting.remove(early)
+            return early
         if self.trainings:
             return self.trainings.pop(0)
         busy = {running.job.training_key for running in self.executor.running if running.job.cell is None}
         for job in list(self.waiting):
-            if job.training_folder.is_dir():
+            if job.is_trained:
                 self.waiting.remove(job)
+                self.first = [other for other in self.first if other is not job]
                 return job
             if job.training_key not in busy:
                 self.waiting.remove(job)
-                self._settle(job, "failed", f"its training failed: {_first_line(job)}")
+                self.first = [other for other in self.first if other is not job]
+                self._settle(job, "failed", f"{NO_TRAINING}: {_first_line(job)}")
         return None
 
     def _ended(self, end: End) -> None:
@@ -144,9 +166,9 @@ class Engine:
 
     def _trained(self, end: End) -> None:
         job, self.done = end.job, self.done + 1
-        if job.training_folder.is_dir():
-            self.report.trained += 1
-            self.tell(self, f"ok       {job.title}")
+        if job.is_trained:
+            self.report.trained += job.training_key not in self.replays
+            self.tell(self, _trained_line(job, replayed=job.training_key in self.replays))
             return
         try:
             if not failure_file(job).exists():
@@ -185,14 +207,23 @@ class Engine:
     def _count(self, job: Job, record: Record) -> None:
         self.done += 1
         self.report.counts[record.status] = self.report.counts.get(record.status, 0) + 1
-        reason = f": {record.reason}" if record.reason else ""
-        self.tell(self, f"{record.status:8} {job.title}{reason}")
+        # the training's own line gave the whole reason already
+        told = NO_TRAINING if record.reason.startswith(NO_TRAINING) else record.reason
+        reason = f": {told}" if told else ""
+        self.tell(self, self.headline(record) or f"{record.status:8} {job.title}{reason}")
 
 
-def _leave_at_once(*_: Any) -> None:
-    """A second Ctrl-C, while the first one is handled: all processes that we started end with us."""
-    os.write(2, b"\nStopped at once. Finished work is kept: the same command continues from there.\n")
-    os._exit(130)
+def _trained_line(job: Job, *, replayed: bool) -> str:
+    """A finished training: the defense and its accuracy, where that was measured."""
+    if replayed:
+        return f"ok       replayed: {job.title}"
+    try:
+        accuracy = load_summary(job.training_folder).accuracy
+    except (OSError, ValueError):  # a damaged training must not end the run; its cells will tell
+        accuracy = None
+    if accuracy is None or job.training.active:
+        return f"ok       {job.title}"
+    return f"{job.training.defense.label}: trained, {100 * accuracy:.1f} % accuracy (seed {job.training.seed})"
 
 
 def _first_line(job: Job) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, TextIO
 
 from leakboard.core.terminal import plain
@@ -12,20 +13,27 @@ if TYPE_CHECKING:
     from rich.live import Live
 
     from leakboard.leaderboard.engine.engine import Engine
+    from leakboard.leaderboard.engine.executors.base import Running
 
 #: how many running jobs are named on a terminal
 SHOWN = 8
 #: how often a terminal is drawn anew in a second
 PER_SECOND = 4
+#: so many finished jobs tell how far the estimate is off
+ENOUGH = 3
 #: colours of a result on a terminal
 STYLES = {"ok": "green", "skipped": "dim", "failed": "red", "timeout": "red", "crashed": "red", "no": "red"}
 
 
 class Progress:
-    """Cells done, the running ones, time left; without a stream nothing is shown."""
+    """Results as they come in, the running jobs, time left; without a stream nothing is shown.
 
-    def __init__(self, stream: TextIO | None) -> None:
+    `detail` tells how far a running job is, such as the round of a training; it follows the title of the job.
+    """
+
+    def __init__(self, stream: TextIO | None, detail: Callable[[Running], str] | None = None) -> None:
         self.stream = stream
+        self.detail = detail
         self.started = time.monotonic()
         self.live: Live | None = None
 
@@ -69,15 +77,40 @@ class Progress:
         words = f"{engine.done}/{engine.total} done{self._left(engine)}"
         line.add_row(ProgressBar(total=max(1, engine.total), completed=engine.done, width=40), Text(words))
         running, now = engine.executor.running, time.time()
-        jobs = [plain(f"  {now - one.since:6.0f} s  {one.job.title}") for one in running[:SHOWN]]
+        jobs = [plain(f"  {now - one.since:6.0f} s  {one.job.title}{self._beside(one)}") for one in running[:SHOWN]]
         jobs += [f"  and {len(running) - SHOWN} more"] if len(running) > SHOWN else []
         return Group(line, *(Text(job, style="dim", no_wrap=True, overflow="ellipsis") for job in jobs))
 
+    def _beside(self, one: Running) -> str:
+        told = self.detail(one) if self.detail is not None else ""
+        return f", {told}" if told else ""
+
     def _left(self, engine: Engine) -> str:
-        if not engine.done:
+        seconds = time_left(engine, time.monotonic() - self.started, time.time())
+        if seconds is None:
             return ""
-        seconds = (time.monotonic() - self.started) / engine.done * (engine.total - engine.done)
+        if seconds < 1:
+            return ", almost done" if engine.done else ""
         return f", about {seconds / 60:.0f} min left" if seconds >= 90 else f", about {seconds:.0f} s left"
+
+
+def time_left(engine: Engine, elapsed: float, now: float) -> float | None:
+    """Wall seconds until all jobs are done; None while that cannot be told.
+
+    By the estimates of the plan, corrected by what the jobs took that are done; without estimates, by their number.
+    """
+    if not engine.seconds:
+        return elapsed / engine.done * (engine.total - engine.done) if engine.done else None
+    ahead = sum(engine.seconds.get(job.key or job.training_key, 0.0) for job in (*engine.trainings, *engine.waiting))
+    running = [
+        (engine.seconds.get(one.job.key or one.job.training_key, 0.0), now - one.since)
+        for one in engine.executor.running
+    ]
+    slots = max(1, engine.executor.slots)
+    behind = engine.expected - ahead - sum(expected for expected, _ in running)
+    took = elapsed * slots - sum(so_far for _, so_far in running)
+    slower = max(took, 0.0) / behind if engine.done >= ENOUGH and behind > 0 else 1.0
+    return (ahead * slower + sum(max(0.0, expected * slower - so_far) for expected, so_far in running)) / slots
 
 
 def _live(stream: TextIO) -> Live:

@@ -1,4 +1,4 @@
-"""What to do first: the longest jobs, by an estimate that runs no code from outside."""
+"""What to do first: a few quick results, then the longest jobs, by an estimate that runs no code from outside."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ from leakboard.federation.models.module import Module
 from leakboard.leaderboard.planning.estimate import estimate
 from leakboard.leaderboard.planning.jobs import Job
 from leakboard.leaderboard.planning.plan import Plan
+from leakboard.leaderboard.records.record import PRIOR
+
+#: a cell that takes longer than this (seconds, estimated) is no quick result
+QUICK = 15.0
 
 
 def estimate_ours(plan: Plan) -> dict[str, float]:
@@ -45,3 +49,26 @@ def _is_outside(kind: str, name: str) -> bool:
 def longest_first(jobs: Sequence[Job], seconds: Mapping[str, float]) -> list[Job]:
     """The jobs with the longest first; those of which nothing is known follow in the order of the plan."""
     return sorted(jobs, key=lambda job: -seconds.get(job.key or job.training_key, 0.0))
+
+
+def control_first(trainings: Sequence[Job], plan: Plan) -> list[Job]:
+    """The same trainings, with the control's first one at the head: everything is compared with it."""
+    control = (job for job in plan.trainings if job.training.defense.label == plan.suite.control)
+    head = next((job.training_key for job in control if not job.training.active), "")
+    return sorted(trainings, key=lambda job: job.training_key != head)  # the sort is stable
+
+
+def first_results(cells: Sequence[Job], control: str, seconds: Mapping[str, float]) -> list[Job]:
+    """The quickest attack on the control for each question, the quickest first.
+
+    They run as soon as the control is trained, so that somebody who waits sees results while others train. Guesses
+    without a message are left out, and so are cells of which no estimate is known.
+    """
+    quickest: dict[tuple[str, str, str], Job] = {}
+    for job in sorted(cells, key=lambda job: seconds.get(job.key, QUICK)):
+        cell = job.cell
+        if cell is None or cell.training.defense.label != control or cell.training.active:
+            continue
+        if cell.attack.name != PRIOR and seconds.get(job.key, QUICK) < QUICK:
+            quickest.setdefault((cell.goal, cell.about, cell.threat), job)
+    return list(quickest.values())

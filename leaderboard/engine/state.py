@@ -6,7 +6,7 @@ import fcntl
 import os
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from pydantic import Field, ValidationError
 from leakboard.core.errors import UserError
 from leakboard.core.files import write_text
 from leakboard.core.plugins import Settings
+from leakboard.leaderboard.cells.training_progress import TrainingProgress, read_progress
 from leakboard.leaderboard.engine.executors.base import Executor, Running
 
 #: how often a busy lock is tried, because `status` holds it for a moment
@@ -66,6 +67,14 @@ def read_state(folder: Path) -> EngineState | None:
         return EngineState.model_validate_json((folder / "engine.json").read_text())
     except (OSError, ValidationError):
         return None
+
+
+def running_trainings(folder: Path, since: Mapping[str, float]) -> dict[str, TrainingProgress]:
+    """How far running trainings are, by training key; `since` says when each was started (seconds since 1970).
+
+    A training that has said nothing yet is left out. So is what an earlier, killed attempt said.
+    """
+    return {key: found for key, found in read_progress(folder, since).items() if found.written >= since[key]}
 
 
 @contextmanager

@@ -8,8 +8,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from leakboard.core.terminal import plain
+from leakboard.leaderboard.cells.training_progress import duration
 from leakboard.leaderboard.engine.engine import BROKEN, read_record
-from leakboard.leaderboard.engine.state import EngineState, is_worked_on, read_state
+from leakboard.leaderboard.engine.state import EngineState, is_worked_on, read_state, running_trainings
+from leakboard.leaderboard.engine.store import describe_size
 from leakboard.leaderboard.planning.estimate import OVERHEAD
 from leakboard.leaderboard.planning.jobs import Job
 from leakboard.leaderboard.planning.run_folder import RunFolder, open_run
@@ -36,15 +38,18 @@ def describe(folder: Path) -> str:
         f"  trainings  {len(trained)} of {len(trainings)}",
         f"  cells      {len(records)} of {len(run.jobs)}" + (f": {by_status}" if by_status else ""),
     ]
+    lines.append(f"  on disk    {describe_size(folder)}")
     if left:
         guess = seconds_left(run, records, left, trained, alive, state)
         workers = state.workers if state is not None else 1
         lines.append(f"  left       {len(left)} cells" + ("" if guess is None else f", {_about(guess, workers)}"))
     if state is not None and state.running:
         lines.append("running:" if alive else "were running when it was killed:")
+        progress = running_trainings(folder, {job.key: job.since for job in state.running})
         for job in state.running:
-            elapsed = f"{_duration(time.time() - job.since):>9}  " if alive else ""
-            lines.append(f"  {elapsed}{job.title}")
+            elapsed = f"{duration(time.time() - job.since):>9}  " if alive else ""
+            said = f": {progress[job.key].words(alive)}" if job.key in progress else ""
+            lines.append(f"  {elapsed}{job.title}{said}")
     failures = last_failures(run, records)
     if failures:
         lines += ["last failures:", *(f"  {line}" for line in failures)]
@@ -61,7 +66,7 @@ def _state(alive: bool, state: EngineState | None, left: int) -> str:
     if state is None:
         return "running"
     who = f"process {state.process} on {state.host}, {state.executor}, {state.workers} workers"
-    return f"running for {_duration(time.time() - state.started)} ({who})"
+    return f"running for {duration(time.time() - state.started)} ({who})"
 
 
 def seconds_left(
@@ -86,9 +91,12 @@ def seconds_left(
     seconds = {key: guess.get(key, OVERHEAD) * _factor(guess, took) for key in waiting}
     seconds |= {key: guess.get(key, OVERHEAD) * _factor(guess, trainings) for key in missing}
     if alive and state is not None:
+        progress = running_trainings(run.folder, {job.key: job.since for job in state.running})
         for job in state.running:
             if job.key in seconds:
-                seconds[job.key] = max(0.0, seconds[job.key] - (time.time() - job.since))
+                said = progress[job.key].seconds_left if job.key in progress else None
+                guessed = seconds[job.key] - (time.time() - job.since)
+                seconds[job.key] = max(0.0, guessed if said is None else said)
     return sum(seconds.values())
 
 
@@ -122,16 +130,4 @@ def _written(job: Job) -> float:
 
 def _about(seconds: float, workers: int) -> str:
     many = f" with {workers} workers" if workers > 1 else ""
-    return f"about {_duration(seconds / workers)}{many}"
-
-
-def _duration(seconds: float) -> str:
-    """A time in words.
-
-    >>> _duration(75), _duration(20), _duration(7300)
-    ('1 min 15 s', '20 s', '2 h 1 min')
-    """
-    whole = max(0, round(seconds))
-    if whole < 60:
-        return f"{whole} s"
-    return f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"
+    return f"about {duration(seconds / workers)}{many}"

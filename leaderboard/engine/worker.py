@@ -12,8 +12,8 @@ from leakboard.core.errors import UserError
 from leakboard.core.files import write_text
 from leakboard.leaderboard.cells.attack_process import AttackPipes
 from leakboard.leaderboard.cells.processes import obey_engine, one_thread, print_into
+from leakboard.leaderboard.cells.replayed import make_training
 from leakboard.leaderboard.cells.run_cell import run_cell
-from leakboard.leaderboard.cells.train import run_training
 from leakboard.leaderboard.planning.jobs import Job
 
 #: exit code of a worker that could not write its files, and the errors that mean this
@@ -56,7 +56,7 @@ def _work(job: Job, pipes: AttackPipes | None) -> None:
         run_cell(job, pipes, log)
         return
     try:
-        run_training(job)
+        make_training(job)
     except Exception as error:
         said = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
         write_text(failure_file(job), said + "\n" + traceback.format_exc())

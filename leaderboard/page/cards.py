@@ -9,37 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import NamedTuple
 
 from leakboard.core import registry
 from leakboard.core.seeds import natural_order
 from leakboard.leaderboard.ranking.epsilons import claims_of, exact_round, exact_run, number, per
-from leakboard.leaderboard.ranking.goal_ranking import BROKEN, HELD, NOT_ASKED, NOT_SHOWN, ListedRanking, ranking_of
-from leakboard.leaderboard.ranking.leaderboards import Board, place_of, smallest_batches
-from leakboard.leaderboard.ranking.silence import unanswered
-from leakboard.leaderboard.records.record import PRIOR, Record, TrainingSummary
-from leakboard.leaderboard.tables.phase_times import Setting, seconds_per_round, timed_trainings
-from leakboard.leaderboard.tables.table import Cell, Column, Row
-
-
-class Finding(NamedTuple):
-    """The result under one threat: the worst attack (with its record), its score in words, verdict and reason."""
-
-    goal: str
-    threat: str
-    attack: Cell | None
-    score: str
-    verdict: str
-    why: str = ""
-    #: the observed round of the ranking; other rounds may leak more or less
-    moment: str = ""
-    #: the batch size of a reconstruction in words; larger batches have separate tables
-    size: str = ""
-
-    @property
-    def style(self) -> str:
-        """The verdict as a CSS class."""
-        return self.verdict.replace(" ", "-")
+from leakboard.leaderboard.ranking.leaderboards import Board
+from leakboard.leaderboard.ranking.verdicts import Finding, questions, worst_finding
+from leakboard.leaderboard.records.record import Record
+from leakboard.leaderboard.tables.phase_times import Setting, round_seconds, timed_trainings
 
 
 @dataclass(frozen=True)
@@ -58,9 +35,9 @@ class Card:
 def cards(boards: Sequence[Board], records: Sequence[Record], claims: Mapping[str, str]) -> list[Card]:
     """The cards of all defenses, by data set. `claims` are the plugins' own sentences, by name.
 
-    For reconstructions the smallest batch size is shown and named.
+    Of several observed rounds and batch sizes the worst for the defense is shown and named, as on the scoreboard.
     """
-    found, boards = [], smallest_batches(boards)
+    found = []
     for dataset in dict.fromkeys(board.place.dataset for board in boards):
         here = [board for board in boards if board.place.dataset == dataset]
         mine = [record for record in records if record.cell.training.dataset.label == dataset]
@@ -71,81 +48,10 @@ def cards(boards: Sequence[Board], records: Sequence[Record], claims: Mapping[st
         ):  # the control first, because all others are compared with it
             own = [record for record in mine if record.cell.training.defense.label == label]
             name = registry.canonical_name("defense", own[0].cell.training.defense.name)
-            findings = tuple(_finding(board, label, own) for board in here)
+            findings = tuple(worst_finding(cases, label, own) for cases in questions(here))
             facts = (*_utility(here[0], label), *_cost(label, control, mine), *_epsilon(own, here, label))
             found.append(Card(dataset, label, name, claims.get(name, ""), _own_words(own), facts, findings))
     return found
-
-
-# --- what was found -----------------------------------------------------------------------------
-
-
-def _finding(board: Board, label: str, own: Sequence[Record]) -> Finding:
-    place = board.place
-    goal, primary = place.question, ranking_of(place.goal).primary
-    asked = [record for record in own if place_of(record) == place]
-    row = next((row for row in board.table.rows if row.cells["defense"].value == label), None)
-    if row is None:
-        return Finding(goal, place.threat, None, "", *_without_score(asked), size=place.size)
-    if not row.cells[primary].is_number:  # the row says why there is no score
-        why = row.cells[board.table.columns[0].key].note
-        return Finding(goal, place.threat, None, "", NOT_SHOWN, why, size=place.size)
-    column = next(column for column in board.table.columns if column.key == primary)
-    cell = row.cells[column.key]
-    moment = next((found.reported.records[0].cell.moment for found in board.rows if found.defense == label), None)
-    verdict, why = _verdict(board, row, asked)
-    score = _score(column, cell, board.over)
-    return Finding(goal, place.threat, row.cells["attack"], score, verdict, why, moment or "", place.size)
-
-
-def _score(column: Column, cell: Cell, over: str) -> str:
-    shown = " ".join(filter(None, [Cell(cell.value).main(column), column.unit, cell.interval(column)]))
-    return f"{column.title} {shown}" + (f" over {over}" if over else "")
-
-
-def _without_score(asked: Sequence[Record]) -> tuple[str, str]:
-    """The verdict where a defense has no score: not asked if there was no attack at all."""
-    reasons = [record.reason for record in asked if record.status != "skipped"]
-    if reasons:
-        return NOT_SHOWN, reasons[0] or "no attack gave a score"
-    return NOT_ASKED, asked[0].reason if asked else ""
-
-
-def _verdict(board: Board, row: Row, asked: Sequence[Record]) -> tuple[str, str]:
-    """Whether the defense held; if that is not known, the reason."""
-    ranking = ranking_of(board.place.goal)
-    if isinstance(ranking, ListedRanking):
-        verdict = ranking.listed_verdict(row.cells, valid=board.valid)
-        return (_silence(board, row, asked) or verdict) if verdict[0] == HELD else verdict
-    if not board.valid:
-        return (
-            NOT_SHOWN,
-            "attacks do not break the control here (or too few targets show it), or there is no generalisation gap",
-        )
-    if _leaks(board, row):
-        return BROKEN, ""
-    silent = _silence(board, row, asked)
-    if silent is not None:
-        return silent
-    if not board.utility.passes(str(row.cells["defense"].value)):
-        return NOT_SHOWN, "its model does not train: there is little to leak"
-    return HELD, ""
-
-
-def _silence(board: Board, row: Row, asked: Sequence[Record]) -> tuple[str, str] | None:
-    """The verdict if attacks gave no answer, which is not a win; None if all answered."""
-    attacks = [record for record in asked if record.cell.attack.name != PRIOR]  # a guess is not an attack
-    if not any(record.status == "ok" for record in attacks):
-        return _without_score(attacks)
-    label = row.cells["defense"].value
-    missing = unanswered(asked, [cell for cell in board.waiting if cell.training.defense.label == label])
-    return (NOT_SHOWN, missing) if missing else None
-
-
-def _leaks(board: Board, row: Row) -> bool:
-    """Whether the worst attack did better than guessing, by the rule of its goal."""
-    found = next(found for found in board.rows if found.defense == row.cells["defense"].value)
-    return ranking_of(board.place.goal).leaks(found)
 
 
 # --- facts --------------------------------------------------------------------------------------
@@ -175,7 +81,7 @@ def _cost(label: str, control: str, records: Sequence[Record]) -> list[tuple[str
     found = {setting: all_ for setting, all_ in timed_trainings(records).items() if label in all_}
     for setting, trainings in found.items():
         where = "" if len(found) == 1 else f" ({_short(setting, found)})"
-        total, base = (_total(trainings.get(name, [])) for name in (label, control))
+        total, base = (round_seconds(trainings.get(name, [])) for name in (label, control))
         if total is None:
             facts.append((f"CPU per round{where}", "not known: its cryptography was neither done nor timed"))
         else:
@@ -190,13 +96,6 @@ def _short(setting: Setting, among: Mapping[Setting, object]) -> str:
     """What distinguishes a setting from the others."""
     models = len({other.model for other in among}) > 1
     return ", ".join(filter(None, [setting.model if models else "", f"K = {setting.clients}"]))
-
-
-def _total(trainings: Sequence[TrainingSummary]) -> float | None:
-    if not trainings:
-        return None
-    found = seconds_per_round(trainings)
-    return found.get("total (extrapolated)", found.get("total"))
 
 
 def _epsilon(own: Sequence[Record], boards: Sequence[Board], label: str) -> list[tuple[str, str]]:

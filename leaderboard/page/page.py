@@ -26,11 +26,13 @@ from leakboard.leaderboard.page.charts.collect import charts, remove_other_chart
 from leakboard.leaderboard.page.picture_table import Images, remove_other_figures, save_picture_tables
 from leakboard.leaderboard.page.pictures import Strip, remove_other_images, save_strips
 from leakboard.leaderboard.page.roc import Curve, record_curve
-from leakboard.leaderboard.ranking.leaderboards import Board, pool_words
+from leakboard.leaderboard.ranking.leaderboards import Board, Place, pool_words
+from leakboard.leaderboard.ranking.scoreboard import Scoreboard, ScoreColumn, ScoreRow, times
 from leakboard.leaderboard.records.known import goals, known_goal
 from leakboard.leaderboard.records.record import Record
 from leakboard.leaderboard.records.scope import all_targets
 from leakboard.leaderboard.tables.formats import to_html
+from leakboard.leaderboard.tables.marks import SIGNS
 from leakboard.leaderboard.tables.table import NOTHING, Table
 
 ASSETS = Path(__file__).parent / "assets"
@@ -100,6 +102,7 @@ def write_page(
     description: str,
     warning: str = "",
     boards: Sequence[Board] = (),
+    scoreboards: Sequence[Scoreboard] = (),
     tables: Sequence[Table],
     records: Sequence[Record],
     originals: Images,
@@ -108,11 +111,11 @@ def write_page(
 ) -> Path:
     """Write `index.html` with its assets and images into a folder and return its path.
 
-    `warning` is about all records and comes first. `boards` are the rankings, from which cards and charts are made too;
-    `tables` are all other tables; `claims` are the sentences in which defenses say what they promise, by plugin name.
-    `originals` and `reconstructions` return a record's images (N, C, H, W) in image units, or None; row i of one
-    belongs to row i of the other. The index is written last, and images of an earlier page are removed after that. So
-    a reader always sees either the old page or the new one.
+    `warning` is about all records and comes first, then the `scoreboards`. `boards` are the rankings, from which cards
+    and charts are made too; `tables` are all other tables; `claims` are the sentences in which defenses say what they
+    promise, by plugin name. `originals` and `reconstructions` return a record's images (N, C, H, W) in image units, or
+    None; row i of one belongs to row i of the other. The index is written last, and images of an earlier page are
+    removed after that. So a reader always sees either the old page or the new one.
     """
     keys = Counter(record.key for record in records)
     if repeated := [key for key, times in keys.items() if times > 1]:
@@ -123,16 +126,19 @@ def write_page(
     known = set(keys)
     for asset in sorted(path for path in ASSETS.iterdir() if path.suffix in (".css", ".js", ".svg")):
         write_bytes(folder / "assets" / asset.name, asset.read_bytes())
-    page = _environment().get_template("index.html.jinja")
+    page = environment().get_template("index.html.jinja")
 
     def shown_tables(given: Iterable[Table]) -> list[tuple[Table, Markup]]:
-        linked = [_with_live_links(table, known) for table in given]
+        linked = [_with_live_links(table.without_empty(), known) for table in given]
         return [(table, Markup(to_html(table))) for table in linked]  # to_html escapes all text
 
     text = page.render(
         title=title,
         description=description,
         warning=warning.splitlines(),
+        scoreboards=scoreboards,
+        links=ScoreLinks(),
+        shots={entry.record.key: entry for entry in entries},
         rankings=[(b.place, *shown) for b, shown in zip(boards, shown_tables(b.table for b in boards), strict=True)],
         cards=cards(boards, records, claims),
         known=known,
@@ -158,6 +164,33 @@ def anchor(key: str) -> str:
     'record=a%20b'
     """
     return f"record={quote(key, safe='')}"
+
+
+def defense_anchor(dataset: str, defense: str) -> str:
+    """The id of a defense's card.
+
+    >>> defense_anchor("digits", "mp-dp (V2)")
+    'defense=digits/mp-dp%20%28V2%29'
+    """
+    return f"defense={quote(dataset, safe='')}/{quote(defense, safe='')}"
+
+
+def finding_anchor(dataset: str, defense: str, place: Place) -> str:
+    """The id of what was found about a defense in one table; marks of the scoreboard lead there."""
+    parts = (place.goal, place.about, place.threat, place.batch_size, f"{place.share:g}")
+    return "/".join([defense_anchor(dataset, defense), *(quote(str(part), safe="") for part in parts)])
+
+
+class ScoreLinks:
+    """Where a scoreboard leads on the page of a run: a defense to its card, a mark to what was found."""
+
+    def defense(self, board: Scoreboard, row: ScoreRow) -> str:
+        """The address behind the name of a defense."""
+        return f"#{defense_anchor(board.dataset, row.defense)}"
+
+    def mark(self, board: Scoreboard, row: ScoreRow, column: ScoreColumn) -> str:
+        """The address behind a mark; empty where there is none."""
+        return f"#{finding_anchor(board.dataset, row.defense, row.cells[column.name].finding.place)}"
 
 
 def shown(value: Any) -> Any:
@@ -189,18 +222,20 @@ def size(number: int) -> str:
     return f"{number} B"
 
 
-def _environment() -> Environment:
-    environment = Environment(
-        loader=FileSystemLoader(ASSETS),
+def environment(*more: Path) -> Environment:
+    """The templates of the page and of more folders, with what they call."""
+    made = Environment(
+        loader=FileSystemLoader([ASSETS, *more]),
         autoescape=True,
         undefined=StrictUndefined,
         finalize=shown,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["size"] = size
-    environment.globals["anchor"] = anchor
-    return environment
+    made.filters["size"] = size
+    made.globals |= {"anchor": anchor, "defense_anchor": defense_anchor, "finding_anchor": finding_anchor}
+    made.globals |= {"signs": SIGNS, "times": times}
+    return made
 
 
 def _with_live_links(table: Table, keys: set[str]) -> Table:

@@ -147,8 +147,8 @@ def _tiles(images: Tensor | None, number: int) -> NDArray[np.uint8] | None:
 # --- on paper -----------------------------------------------------------------------------------
 
 
-def draw(table: PictureTable) -> tuple[bytes, float, float]:
-    """The table as a PNG file, with its width and height in inches."""
+def draw(table: PictureTable, form: str = "png") -> tuple[bytes, float, float]:
+    """The table as a file of this format (`png`, `svg`, `pdf`), with its width and height in inches."""
     from matplotlib import style  # loading takes a second, and only pages need it
     from matplotlib.figure import Figure as Paper
 
@@ -160,7 +160,7 @@ def draw(table: PictureTable) -> tuple[bytes, float, float]:
     first = MARGIN + TITLE + LINE_HEIGHT * max(name.count("\n") + 1 for name in headers) + GUTTER
     width, height = lefts[-1] + wide + MARGIN, first + len(table.rows) * (high + CAPTION) + MARGIN
     # labels are text, not formulas; the user's own settings of matplotlib are ignored
-    look = style.context({"font.size": FONT, "text.parse_math": False}, after_reset=True)
+    look = style.context({"font.size": FONT, "text.parse_math": False, "pdf.fonttype": 42}, after_reset=True)
     with look, warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing")  # a label in a script that the font lacks
         sheet = _Sheet(Paper(figsize=(width, height), dpi=DPI, facecolor=PAPER), width, height)
@@ -173,7 +173,7 @@ def draw(table: PictureTable) -> tuple[bytes, float, float]:
             for left, panel in zip(lefts, panels, strict=True):
                 sheet.put(panel, left, top, wide, high)
         out = io.BytesIO()
-        sheet.paper.savefig(out, format="png", dpi=DPI)
+        sheet.paper.savefig(out, format=form, dpi=DPI)
     return out.getvalue(), width, height
 
 
@@ -227,7 +227,7 @@ def save_picture_tables(
     """Draw all picture tables of a run into `folder/figures`."""
     figures: list[Figure] = []
     for table in picture_tables(records, originals, reconstructions):
-        name = _file(table, {figure.picture.file for figure in figures})
+        name = picture_file(table, {figure.picture.file for figure in figures})
         content, width, height = draw(table)
         write_bytes(folder / name, content)
         size = round(width * CSS_DPI), round(height * CSS_DPI)
@@ -243,7 +243,7 @@ def remove_other_figures(folder: Path, kept: Iterable[Figure]) -> None:
             path.unlink()
 
 
-def _file(table: PictureTable, taken: set[str]) -> str:
+def picture_file(table: PictureTable, taken: set[str]) -> str:
     """A unique file name on any file system. No label can break out of the folder."""
     size = (f"b{table.batch_size}",) if table.batch_size > 1 else ()
     labels = (table.dataset, table.threat, table.moment or "run", *size)

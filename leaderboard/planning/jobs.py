@@ -15,9 +15,14 @@ from leakboard.core.seeds import derive_seed
 from leakboard.datasets.base import Dataset
 from leakboard.defenses.base import Defense
 from leakboard.federation.models.base import Model
+from leakboard.federation.observed import REPLAY_FOLDER
 from leakboard.federation.settings import ObservedRounds
+from leakboard.federation.transcript import TRANSCRIPT_FILES
 from leakboard.leaderboard.records.known import known_goal
 from leakboard.leaderboard.records.record import CellSpec, PluginSpec, TrainingSpec
+
+#: seconds between two snapshots of a training; part of no key
+CHECKPOINT_SECONDS = 120.0
 
 
 class Locations(Settings):
@@ -44,6 +49,8 @@ class Job(Settings):
     plugin_files: tuple[str, ...] = ()
     device: str = "cpu"
     time_limit: float = 3600
+    checkpoint_seconds: float = CHECKPOINT_SECONDS
+    published: str = Field("", description="the board whose training this is: it is replayed, and never run here")
 
     @property
     def title(self) -> str:
@@ -66,6 +73,17 @@ class Job(Settings):
     def training_folder(self) -> Path:
         """The folder of the training."""
         return Path(self.run) / "trainings" / self.training_key
+
+    @property
+    def must_be_replayed(self) -> bool:
+        """Whether the training is there without its transcript, which its observed rounds give again."""
+        folder = self.training_folder
+        return not (folder / TRANSCRIPT_FILES[0]).exists() and (folder / REPLAY_FOLDER).is_dir()
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether the training is there with its transcript."""
+        return self.training_folder.is_dir() and not self.must_be_replayed
 
     @property
     def record_file(self) -> Path:

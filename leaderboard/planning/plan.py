@@ -13,18 +13,19 @@ import torch
 
 from leakboard.attacks.base import Attack
 from leakboard.core import registry
-from leakboard.core.errors import Unsupported, UserError, unknown_name
+from leakboard.core.errors import Problems, Unsupported, UserError, unknown_name
 from leakboard.core.plugins import Plugin
 from leakboard.core.sources import source_digests
 from leakboard.datasets.base import Dataset, ImagePool
 from leakboard.datasets.loading import load_pool
+from leakboard.defenses.base import check_local_steps
 from leakboard.federation.models.base import Model
 from leakboard.federation.models.module import Module
 from leakboard.federation.settings import ObservedRounds, Public, Training
 from leakboard.federation.task import task_of
 from leakboard.federation.view import ACTIVE
 from leakboard.leaderboard.goals.base import Goal
-from leakboard.leaderboard.planning.jobs import Job, Locations
+from leakboard.leaderboard.planning.jobs import CHECKPOINT_SECONDS, Job, Locations
 from leakboard.leaderboard.planning.public_settings import public_of, splits_of
 from leakboard.leaderboard.records.known import known_goal
 from leakboard.leaderboard.records.provenance import versions
@@ -45,6 +46,7 @@ class Options:
     lpips_weights: str = ""
     download: bool = False
     fresh_keys: bool = False
+    checkpoint_seconds: float = CHECKPOINT_SECONDS
 
 
 @dataclass(frozen=True)
@@ -74,15 +76,21 @@ def select(
     columns = list(suite.attacks)
     defenses = [registry.title_of("defense", name, [row.title for row in rows]) for name in defenses]
     attacks = [registry.title_of("attack", name, [column.title for column in columns]) for name in attacks]
+    problems = Problems()
     for name in [*defenses, *(e["name"] for e in extra if e["kind"] == "defense")]:
-        if name not in [row.title for row in rows]:
+        with problems.collected():
+            if name in [row.title for row in rows]:
+                continue
             _known("defense", name, [row.title for row in rows])
             rows.append(DefenseEntry(name=name))
     for name in [*attacks, *(e["name"] for e in extra if e["kind"] == "attack")]:
-        if name not in [column.title for column in columns]:
+        with problems.collected():
+            if name in [column.title for column in columns]:
+                continue
             entry = _known("attack", name, [column.title for column in columns])
             # the first threat of an attack is the one for which it was made
             columns.append(AttackEntry(name=name, threats=(entry["threats"][0],), about=entry.get("about", "training")))
+    problems.refuse()
     if defenses:
         rows = [row for row in rows if row.title in (*defenses, suite.control)]
     if attacks:
@@ -106,18 +114,23 @@ def make_plan(suite: Suite, options: Options) -> Plan:
     trainings: list[Job] = []
     cells: list[Job] = []
     publics: dict[str, Public] = {}
+    problems = Problems()
     for data_entry in suite.datasets:
         dataset = _dataset(data_entry, options.download)
         pool = load_pool(dataset)
         digest, structure = pool.digest(), pool.structure()
         for defense in suite.defenses:
             for seed in suite.seeds:
-                job = _training_job(suite, data_entry, dataset, (digest, structure), defense, seed, options)
-                deviating = _deviating(suite, job)
-                for made in (job, deviating) if deviating is not None else (job,):
-                    publics[made.training_key] = _check(made, pool)
-                    trainings.append(made)
-                cells += _cells(suite, job, deviating)
+                with problems.collected():
+                    job = _training_job(suite, data_entry, dataset, (digest, structure), defense, seed, options)
+                    publics[job.training_key] = _check(job, pool)
+                    trainings.append(job)
+                    deviating = _deviating(suite, job, publics[job.training_key])
+                    if deviating is not None:
+                        publics[deviating.training_key] = _check(deviating, pool)
+                        trainings.append(deviating)
+                    cells += _cells(suite, job, deviating)
+    problems.refuse()
     return Plan(suite, tuple(trainings), tuple(cells), publics)
 
 
@@ -190,13 +203,15 @@ def _training_job(
         plugin_files=options.plugin_files,
         device=options.device,
         time_limit=suite.time_limit,
+        checkpoint_seconds=options.checkpoint_seconds,
     )
 
 
-def _deviating(suite: Suite, training: Job) -> Job | None:
-    """The same training with a deviating server, if an attack needs it and the defense supports it."""
+def _deviating(suite: Suite, training: Job, public: Public) -> Job | None:
+    """The same training with a deviating server, if an attack needs it and the defense supports it on this network."""
     asked = any(_is_active(_attack(entry), threat) for entry in suite.attacks for threat in entry.threats)
-    if not asked or training.make_defense().deviate() is None:
+    strategy = training.make_defense().deviate() if asked else None
+    if strategy is None or not strategy.deviates_on(public):
         return None
     spec = training.training.model_copy(update={"active": True})
     ingredients = {**training.ingredients, "spec": spec.model_dump(mode="json")}
@@ -212,6 +227,7 @@ def _check(job: Job, pool: ImagePool) -> Public:
     task_of(public)
     try:
         job.make_defense().check(public)
+        check_local_steps(job.make_defense(), public)
     except Unsupported as reason:
         raise UserError(f"The defense '{job.training.defense.label}' cannot run here: {reason}.") from None
     return public
@@ -270,7 +286,7 @@ def _cells(suite: Suite, honest: Job, deviating: Job | None) -> list[Job]:
                     adaptive=attack.adaptive,
                     probe_batch=size,
                 )
-                jobs.append(_cell_job(training, cell))
+                jobs.append(cell_job(training, cell))
     return jobs
 
 
@@ -280,7 +296,7 @@ def _sizes(suite: Suite, attack: Attack) -> tuple[int | None, ...]:
     return suite.observe.sizes if several else (None,)
 
 
-def _cell_job(training: Job, cell: CellSpec) -> Job:
+def cell_job(training: Job, cell: CellSpec) -> Job:
     """A cell's job with its two keys: the answer's (attack and view) and the record's (answer and metrics)."""
     attack = cast(Attack, registry.create("attack", cell.attack.name, cell.attack.parameters))
     files = [_file("attack", name) for name in (attack.name, *attack.runs())]

@@ -38,6 +38,7 @@ class RunFile(Settings):
     utility_gate: float
     jobs: list[dict[str, Any]] = Field(description="the cells in the order of the plan")
     seconds: dict[str, float] = Field(default_factory=dict, description="estimated seconds by key of training or cell")
+    settings: dict[str, Any] = Field(default_factory=dict, description="the whole suite; the run may be a part of it")
 
 
 def save_run(folder: Path, plan: Plan, seconds: Mapping[str, float] | None = None) -> None:
@@ -54,6 +55,7 @@ def save_run(folder: Path, plan: Plan, seconds: Mapping[str, float] | None = Non
         utility_gate=suite.utility_gate,
         jobs=jobs,
         seconds=_estimates(path) if seconds is None else dict(seconds),
+        settings=suite.model_dump(mode="json"),
     )
     text = run.model_dump_json()
     try:
@@ -122,6 +124,11 @@ class RunFolder:
         current = {job.record_file.name for job in self.jobs}
         older = sum(path.name not in current for path in (self.folder / "records").glob("*.json"))
         return (f"{older} records of older code or other settings are not shown.",) if older else ()
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What every table of these records must say: which groups a published board lacks; nothing for a run."""
+        return ()
 
     @property
     def warning(self) -> str:

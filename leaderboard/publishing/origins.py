@@ -32,10 +32,14 @@ _COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
-def modules_of(record: Record) -> Iterator[tuple[str, str]]:
-    """Every module in the key of a record, with its digest. A name may occur more than once."""
+def modules_of(record: Record, *, training: bool = True) -> Iterator[tuple[str, str]]:
+    """Every module in the key of a record, with its digest. A name may occur more than once.
+
+    Without `training`, those of the attack and the metrics alone.
+    """
     parts: dict[str, Any] = record.ingredients
-    for place in (parts.get("metrics"), _modules(parts.get("training")), _modules(parts.get("answer"))):
+    trained = _modules(parts.get("training")) if training else None
+    for place in (parts.get("metrics"), trained, _modules(parts.get("answer"))):
         if isinstance(place, Mapping):
             yield from ((str(name), str(digest)) for name, digest in place.items())
 
@@ -53,15 +57,18 @@ def plugins_of(record: Record) -> dict[str, str]:
 # --- the checkout -------------------------------------------------------------------------------
 
 
-def uncommitted(record: Record) -> str:
-    """Which part of a record's code is not in its commit, in words; empty if all of it is."""
+def uncommitted(record: Record, *, training: bool = True) -> str:
+    """Which part of a record's code is not in its commit, in words; empty if all of it is.
+
+    Without `training` only attack and metrics are asked for: a published training was asked for when it came.
+    """
     commit = record.provenance.commit if record.provenance is not None else None
     known = committed(commit) if commit is not None and _COMMIT.fullmatch(commit) else None
     if known is None:
         return f"its commit {str(commit)[:12]} is not in this checkout"
     if record.cell.training.model.name == Module.name:
         return "its network comes from a file that is in no commit: put networks to publish into federation/models/"
-    for name, digest in modules_of(record):
+    for name, digest in modules_of(record, training=training):
         if not name.endswith(".py") and known.get(name) != digest:
             said = "another text there" if name in known else "not there"
             return f"its module {name} is not from commit {str(commit)[:12]} ({said}): commit it and run again"

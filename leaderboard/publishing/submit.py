@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 from pydantic import Field, ValidationError
@@ -24,6 +23,7 @@ from leakboard.core.plugins import Settings
 from leakboard.core.registry import ROOT
 from leakboard.core.terminal import plain
 from leakboard.leaderboard.page.images import in_8_bits, originals
+from leakboard.leaderboard.planning.jobs import Job
 from leakboard.leaderboard.planning.run_folder import (
     MAX_RECORD_BYTES,
     RunFile,
@@ -33,18 +33,31 @@ from leakboard.leaderboard.planning.run_folder import (
     read_record_file,
     read_text,
 )
-from leakboard.leaderboard.publishing.origins import (
-    PLUGINS,
-    is_older,
-    plugins_of,
-    text_file,
-    texts_of,
-    uncommitted,
-    unknown_plugins,
+from leakboard.leaderboard.publishing.changes import (
+    CHANGES_FILE,
+    Ranks,
+    note_change,
+    rank_changes,
+    ranks_of,
+    read_changes,
 )
+from leakboard.leaderboard.publishing.groups import (
+    Group,
+    group_of,
+    lacking,
+    not_published,
+    planned_groups,
+    refuse_disagreement,
+    unfinished,
+    words,
+)
+from leakboard.leaderboard.publishing.origins import PLUGINS, plugins_of, text_file, texts_of, uncommitted
+from leakboard.leaderboard.publishing.replays import coming_replays, remove_unused, write_replays
+from leakboard.leaderboard.publishing.verdicts import Badge, badge
 from leakboard.leaderboard.ranking.evidence import auc
+from leakboard.leaderboard.ranking.silence import BROKEN
 from leakboard.leaderboard.records.known import known_metric
-from leakboard.leaderboard.records.record import PRIOR, Provenance, Record, key_of
+from leakboard.leaderboard.records.record import PRIOR, CellSpec, Record, key_of
 from leakboard.leaderboard.records.validation import places, sound, unsound
 
 PUBLISHED = ROOT / "leaderboard" / "published"
@@ -54,7 +67,6 @@ _PATH = re.compile(
     r"(?P<address>\b(?!file:)\w+://[^\s'\"]+)"
     r"|(?:\bfile://|(?<![\w./~]))~?(?:/[^\s/'\":;,()<>]+)*/(?P<last>[^\s/'\":;,()<>]+)/?"
 )
-Badge = Literal["self-reported", "verified", "older code", "needs --plugin FILE"]
 #: a warning about a whole board; it is shown before everything else until the board is replaced
 NOTE_FILE, LONGEST_NOTE = "NOTE.md", 4000
 
@@ -66,50 +78,119 @@ class PublishedFile(Settings):
     description: str = ""
     control: str
     utility_gate: float
-
-
-class Verification(Settings):
-    """`<record>.verified`: a record was computed again, with this code and these results."""
-
-    record_digest: str = Field(description="SHA-256 of the record's file")
-    provenance: Provenance
-    compared: dict[str, tuple[float | None, float | None]] = Field(description="score -> published, computed again")
+    version: int = Field(1, ge=1, description="one more with every submission that changed a record")
+    groups: list[Group] = Field(
+        default_factory=list, description="data set, defense and seed of all groups of the suite, published or not"
+    )
 
 
 # --- collect ------------------------------------------------------------------------------------
 
 
 def submit(folder: Path, to: Path, allow_dirty: bool = False) -> tuple[Path, int]:
-    """Copy a finished run's records and reconstructions to the published folder; returns that folder and their number.
+    """Copy the whole groups of a run to the board of its suite; returns the board's folder and the number of records.
+
+    A group is one defense at one seed. A board that is there already grows: its other groups stay, and so does a record
+    of the same key. Settings that differ from those of records that stay are refused before anything is written.
 
     Original images are never copied: records name dataset indices, and the guesses of `prior` (images of the data set,
     or their mean) are left out. For a sum over clients only the scored images are copied. Tracebacks are left out,
     because they name paths. The texts of plugins from outside the checkout are copied too. Older records of the same
-    cells are removed from the published folder.
+    cells are removed from the published folder. What a replay of each training needs goes to `replays/`.
     """
     opened = open_run(folder)
-    missing = len(opened.jobs) - len(opened.records)
-    if missing:
-        raise UserError(f"{missing} of {len(opened.jobs)} cells of {folder} are not there yet: finish the run first.")
-    for record in opened.records:
-        _refuse_problems(record, allow_dirty)
-    texts = [_for_others(record, folder) for record in opened.records]
-    pairs = list(zip(opened.jobs, opened.records, strict=True))
+    target = to / opened.file.suite
+    old = open_any(target) if (target / PUBLISHED_FILE).is_file() else None
+    pairs = _coming(opened, old)
+    known = frozenset(r.training.key for r in (old.records if old is not None else ()) if r.training is not None)
+    for _, record in pairs:
+        _refuse_problems(record, allow_dirty, known)
+    texts = [_for_others(record, folder) for _, record in pairs]
     plugins = {digest: text for job, record in pairs for digest, text in texts_of(record, job.plugin_files).items()}
     for content in plugins.values():
         _refuse_places(content.decode(errors="replace"), "A plugin", folder)
-    target = to / opened.file.suite
-    given = opened.file.model_dump(include=set(PublishedFile.model_fields))
-    write_text(target / PUBLISHED_FILE, PublishedFile.model_validate(given).model_dump_json(indent=1) + "\n")
-    for job, record, text in zip(opened.jobs, opened.records, texts, strict=True):
+    replays = coming_replays(target, (job for job, _ in _whole(opened)))
+    file, before = _file(opened, old, changed=bool(pairs)), _ranks(old)
+    write_replays(target, replays)
+    for (job, record), text in zip(pairs, texts, strict=True):
         if record.reconstructions and not _is_guess(record):
             pictures = _pictures(folder / "records" / record.reconstructions, originals(record, job))
             write_bytes(target / record.reconstructions, pictures)
         write_text(target / job.record_file.name, text)
     for digest, content in plugins.items():
         write_bytes(text_file(target, digest), content)
-    make_way(target, {job.record_file.name: record for job, record in pairs})
-    return target, len(opened.records)
+    write_text(target / PUBLISHED_FILE, file.model_dump_json(indent=1) + "\n")
+    if pairs:
+        make_way(target, {job.record_file.name: record for job, record in pairs})
+        ranks = rank_changes(before, _ranks(open_any(target)))
+        note_change(target, file.version, {group_of(record.cell) for _, record in pairs}, len(pairs), ranks)
+    return target, len(pairs)
+
+
+def _coming(opened: RunFolder, old: RunFolder | None) -> list[tuple[Job, Record]]:
+    """The cells of the run's whole groups that the board does not have yet; UserError if they do not fit it."""
+    pairs = _whole(opened)
+    if not pairs:
+        raise UserError(
+            f"No defense of {opened.folder} has all cells of a seed: {len(opened.waiting)} of {len(opened.jobs)} cells "
+            "are not there yet: finish the run first."
+        )
+    if old is None:
+        return pairs
+    cells = {record.cell.slug for _, record in pairs}
+    staying = [record for record in old.records if record.cell.slug not in cells]
+    if staying:
+        refuse_disagreement(staying, [record for _, record in pairs], old.file.suite)
+        _refuse_other_rules(opened, old)
+    _refuse_gaps(old, [*staying, *(record for _, record in pairs)])
+    known = {record.key: record for record in old.records}
+    return [(job, new) for job, new in pairs if job.key not in known or _better(new, known[job.key])]
+
+
+def _whole(opened: RunFolder) -> list[tuple[Job, Record]]:
+    """The cells of the groups of which nothing is missing, with their records."""
+    left, there = unfinished(opened), {record.key: record for record in opened.records}
+    whole = [j for j in opened.jobs if j.cell is not None and group_of(j.cell) not in left and j.key in there]
+    return [(job, there[job.key]) for job in whole]
+
+
+def _better(new: Record, old: Record) -> bool:
+    """Whether a record of the same key replaces the published one: only where that one has no answer."""
+    return old.status in BROKEN and new.status not in BROKEN
+
+
+def _refuse_other_rules(opened: RunFolder, old: RunFolder) -> None:
+    for name in ("control", "utility_gate"):
+        mine, theirs = getattr(opened.file, name), getattr(old.file, name)
+        if mine != theirs:
+            raise UserError(
+                f"The records do not fit the board {old.file.suite}: its {name} is {theirs}, this run's is {mine}."
+            )
+
+
+def _refuse_gaps(old: RunFolder, after: Sequence[Record]) -> None:
+    """Refuse what would leave groups without an attack that others have: they could not be ranked any more."""
+    known = {cell.slug for cell in old.waiting}
+    gaps = [cell for cell in lacking(after) if cell.slug not in known]
+    if gaps:
+        attacks = ", ".join(dict.fromkeys(cell.attack.label for cell in gaps))
+        raise UserError(
+            f"The records do not fit the board {old.file.suite}: an attack must be run on all of its groups; "
+            f"{attacks} would be missing for {words(dict.fromkeys(map(group_of, gaps)))}."
+        )
+
+
+def _file(opened: RunFolder, old: RunFolder | None, *, changed: bool) -> PublishedFile:
+    """What `published.json` says after this submission."""
+    given: dict[str, Any] = opened.file.model_dump(include={"suite", "description", "control", "utility_gate"})
+    before = old.published if isinstance(old, Published) else None
+    version = 1 if before is None else before.version + changed
+    groups = dict.fromkeys([*(before.groups if before is not None else ()), *planned_groups(opened)])
+    return PublishedFile(**given, version=version, groups=list(groups))
+
+
+def _ranks(board: RunFolder | None) -> Ranks:
+    return {} if board is None else ranks_of(board.records, board.file.control, board.file.utility_gate, board.waiting)
 
 
 def _is_guess(record: Record) -> bool:
@@ -174,15 +255,17 @@ def make_way(target: Path, fresh: Mapping[str, Record]) -> None:
     used = {text_file(target, digest) for record in left.values() for digest in plugins_of(record)}
     for text in set((target / PLUGINS).glob("*.py")) - used:
         text.unlink()
+    remove_unused(target, {record.training.key for record in left.values() if record.training is not None})
 
 
-def _refuse_problems(record: Record, allow_dirty: bool) -> None:
+def _refuse_problems(record: Record, allow_dirty: bool, trained: Container[str]) -> None:
+    """Refuse a record that does not add up, or whose code nobody has; `trained` are published trainings."""
     found = list(problems(record))
     if not found and not allow_dirty:
         anyway = "(--allow-dirty publishes it anyway)"
         if record.provenance is not None and record.provenance.dirty is not False:
             found.append(f"it was made by code that is in no commit {anyway}")
-        elif missing := uncommitted(record):
+        elif missing := uncommitted(record, training=record.training is None or record.training.key not in trained):
             found.append(f"{missing} {anyway}")
     if found:
         raise UserError(f"The record {record.cell.slug} cannot be published: {found[0]}.")
@@ -243,6 +326,8 @@ def _stray_numbers(record: Record) -> Iterator[str]:
 class Published(RunFolder):
     """A folder of published records. It opens like a run, without the run's own files."""
 
+    published: PublishedFile
+
     @cached_property
     def _read(self) -> list[tuple[Path, Record]]:
         return [(path, read_record_file(path)) for path in record_files(self.folder)]
@@ -252,16 +337,31 @@ class Published(RunFolder):
         """All records of the folder, by file name. UserError if no table can be made from them."""
         return sound(self._read, self.folder)
 
+    @cached_property
+    def waiting(self) -> tuple[CellSpec, ...]:
+        """The cells that some groups have and others lack."""
+        return lacking(self.records)
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """The groups of the suite that are not published yet."""
+        return not_published(self.published.groups, self.records)
+
     @property
     def notes(self) -> tuple[str, ...]:
         """How many records have which badge."""
         badges = Counter(badge(path, record) for path, record in self._read)
         *always, needing = get_args(Badge)
         said = f"Records: {', '.join(f'{badges[name]} {name}' for name in always)}."
+        changes = read_changes(self.folder)
+        if changes:
+            count = len(changes[-1].ranks)
+            told = f"Version {self.published.version} of this board ({changes[-1].date})"
+            said += f" {told}; {count} ranks changed with it: see {CHANGES_FILE}."
         if not badges[needing]:
-            return (said,)
+            return (said, *self.remarks)
         text = f"{badges[needing]} records need plugins whose text is not here: verify needs --plugin FILE for them."
-        return (said, text)
+        return (said, text, *self.remarks)
 
     @property
     def warning(self) -> str:
@@ -293,7 +393,8 @@ def open_any(folder: Path) -> RunFolder:
         known = PublishedFile.model_validate_json(read_text(path, MAX_RECORD_BYTES))
     except (OSError, ValidationError, UnicodeDecodeError) as error:
         raise UserError(f"{path} cannot be read as a list of published records: {type(error).__name__}.") from None
-    return Published(folder, RunFile(**known.model_dump(), jobs=[]))
+    given = known.model_dump(include={"suite", "description", "control", "utility_gate"})
+    return Published(folder, RunFile(**given, jobs=[]), known)
 
 
 def read_note(folder: Path) -> str:
@@ -304,75 +405,3 @@ def read_note(folder: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path} cannot be read: {type(error).__name__}.") from None
     return "\n".join(plain(line) for line in text.strip().splitlines())
-
-
-def badge(path: Path, record: Record) -> Badge:
-    """How far a published record can be trusted: verified by us, reported by its sender alone, or made by older code.
-
-    If a plugin's text is neither published beside the record nor loaded, nobody can tell whether it has changed.
-    """
-    if is_older(record):
-        return "older code"
-    if unknown_plugins(path.parent, record):
-        return "needs --plugin FILE"
-    try:
-        known = Verification.model_validate_json(read_text(path.with_suffix(".verified"), MAX_RECORD_BYTES))
-    except (OSError, ValidationError, UnicodeDecodeError, UserError):
-        return "self-reported"
-    return "verified" if known.record_digest == _digest(path) else "self-reported"
-
-
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-# --- judge --------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """A published record and the same record computed again."""
-
-    published: Record
-    again: Record
-
-    def rows(self) -> dict[str, tuple[float | None, float | None]]:
-        """Every score, and the accuracy: published, computed again."""
-        names = [*self.published.scores, *(n for n in self.again.scores if n not in self.published.scores)]
-        found = {name: (_value(self.published, name), _value(self.again, name)) for name in names}
-        found["accuracy"] = (_accuracy(self.published), _accuracy(self.again))
-        return found
-
-    def differences(self) -> list[str]:
-        """The differences that exceed the tolerance, in words."""
-        found = []
-        if self.published.status != self.again.status:
-            found.append(f"status {self.published.status}, computed again: {self.again.status} {self.again.reason}")
-        for name, (first, second) in self.rows().items():
-            allowed = known_metric(name).tolerance
-            if first is None and second is None:
-                continue
-            if first is None or second is None or abs(first - second) > allowed:
-                found.append(f"{name} {_shown(first)}, computed again: {_shown(second)} (tolerance {allowed:g})")
-        return found
-
-
-def _shown(value: float | None) -> str:
-    return "none" if value is None else f"{value:.4g}"
-
-
-def _value(record: Record, name: str) -> float | None:
-    return record.scores[name].value if name in record.scores else None
-
-
-def _accuracy(record: Record) -> float | None:
-    return record.training.accuracy if record.training is not None else None
-
-
-def mark_verified(path: Path, verdict: Verdict) -> Path:
-    """Write beside a published record that it was computed again."""
-    assert verdict.again.provenance is not None
-    note = Verification(record_digest=_digest(path), provenance=verdict.again.provenance, compared=verdict.rows())
-    target = path.with_suffix(".verified")
-    write_text(target, note.model_dump_json(indent=1) + "\n")
-    return target

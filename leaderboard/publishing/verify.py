@@ -6,24 +6,35 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from leakboard.core import registry
 from leakboard.core.errors import UserError
 from leakboard.federation.settings import ObservedRounds
 from leakboard.leaderboard.engine.engine import Engine
 from leakboard.leaderboard.engine.executors.local import LocalExecutor
-from leakboard.leaderboard.planning.plan import Options, Plan, make_plan
+from leakboard.leaderboard.planning.jobs import Job
+from leakboard.leaderboard.planning.plan import Options, cell_job, make_plan
 from leakboard.leaderboard.planning.run_folder import read_record_file
+from leakboard.leaderboard.publishing.on_board import entry_of, lay_out_training, located, published_job
 from leakboard.leaderboard.publishing.origins import refuse_missing_plugins
-from leakboard.leaderboard.publishing.submit import Verdict, problems
-from leakboard.leaderboard.records.record import PluginSpec, Record
+from leakboard.leaderboard.publishing.replays import replay_folder
+from leakboard.leaderboard.publishing.submit import problems, record_files
+from leakboard.leaderboard.publishing.verdicts import Depth, Verdict
+from leakboard.leaderboard.records.record import Record
 from leakboard.suites.schema import Suite
 
 
-def verify(path: Path, data: str, lpips_weights: str, plugins: Sequence[str] = (), workers: int = 1) -> Verdict:
+def verify(
+    path: Path,
+    data: str,
+    lpips_weights: str,
+    plugins: Sequence[str] = (),
+    workers: int = 1,
+    depth: Depth = "training",
+) -> Verdict:
     """Compute a record's cell again, in a temporary folder, and return both records.
 
+    With the depth `attack`, the observed rounds are replayed from the published snapshot instead of trained.
     `plugins` are files that the user chose to run. A text beside a record never runs by itself.
     """
     record = read_record_file(path)
@@ -46,44 +57,56 @@ def verify(path: Path, data: str, lpips_weights: str, plugins: Sequence[str] = (
             raise UserError(
                 f"{path.name} was made on other data: its digest is {stated[:12]}…, the data here has another."
             )
-        only = replace(plan, cells=tuple(wanted), trainings=_trainings(plan, wanted[0].training_key))
+        cell = wanted[0]
+        (training,) = (job for job in plan.trainings if job.training_key == cell.training_key)
+        if depth == "attack":
+            training = _replayed(training, record, path)
+            cell = cell_job(training, record.cell)
+        only = replace(plan, cells=(cell,), trainings=(training,))
         Engine(only, LocalExecutor(workers, plan.suite.memory_limit), lambda engine, line: None).run()
-        return Verdict(record, read_record_file(wanted[0].record_file))
+        return Verdict(record, read_record_file(cell.record_file), depth)
 
 
-def _trainings(plan: Plan, key: str) -> tuple[Any, ...]:
-    return tuple(job for job in plan.trainings if job.training_key == key)
+def _replayed(training: Job, record: Record, path: Path) -> Job:
+    """The training as it was published, laid out to be replayed."""
+    board = path.parent
+    made = published_job(training, record, board) if record.training is not None else None
+    if made is None or not replay_folder(board, made.training_key).is_dir():
+        raise UserError(f"{path.name} has no snapshot beside it: verify it with --depth training.")
+    lay_out_training(made, record, board)
+    return made
 
 
 def _suite_of(record: Record, data: str) -> Suite:
     """The smallest suite that holds the record's cell."""
     cell, spec = record.cell, record.cell.training
 
-    def entry(plugin: PluginSpec) -> dict[str, Any]:
-        return {"name": plugin.name, "label": plugin.label, "params": dict(plugin.parameters)}
-
-    dataset = entry(spec.dataset)
-    name, _, place = data.partition(":")
-    if data:
-        if name != spec.dataset.name:
-            raise UserError(f"The record was made on the data set '{spec.dataset.name}'; --data names '{name}'.")
-        shorthand = registry.load("dataset", name).shorthand
-        if not shorthand:
-            raise UserError(f"The data set '{name}' takes nothing after a colon; given: {data}.")
-        dataset["params"][shorthand] = place
-    attack = {**entry(cell.attack), "threats": [cell.threat], "known_members": cell.known_members}
+    attack = {**entry_of(cell.attack), "threats": [cell.threat], "known_members": cell.known_members}
     attack |= {"known_labels": cell.known_labels, "about": cell.about, "pool_share": cell.pool_share}
     given = {
         "name": "verify",
-        "datasets": [dataset],
-        "model": entry(spec.model),
+        "datasets": [located(spec.dataset, data)],
+        "model": entry_of(spec.model),
         "training": spec.training,
         "observe": ObservedRounds.in_batches(spec.observe),
         "seeds": [spec.seed],
-        "defenses": [entry(spec.defense)],
+        "defenses": [entry_of(spec.defense)],
         "attacks": [attack],
         "control": spec.defense.label,
         "decoys": cell.decoys,
         "time_limit": 7 * 24 * 3600,
     }
     return Suite.parse(given, "The settings of the record")
+
+
+def one_per_training(board: Path) -> list[Path]:
+    """The record of each published training whose attack was fastest: enough to replay or train all of them again."""
+    fastest: dict[str, tuple[float, Path]] = {}
+    for path in record_files(board):
+        record = read_record_file(path)
+        if record.status == "ok" and record.training is not None and record.cost is not None:
+            found = (record.cost.wall_seconds, path)
+            fastest[record.training.key] = min(found, fastest.get(record.training.key, found))
+    if not fastest:
+        raise UserError(f"There are no records to verify in {board}.")
+    return sorted(path for _, path in fastest.values())

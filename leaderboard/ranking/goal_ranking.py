@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from types import ModuleType
-from typing import ClassVar, cast
+from typing import ClassVar, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,15 +32,25 @@ from leakboard.leaderboard.ranking.worst_case import (
     worst_and_plain,
 )
 from leakboard.leaderboard.records.known import known_goal, known_metric
-from leakboard.leaderboard.records.record import CellSpec, Record
+from leakboard.leaderboard.records.record import PRIOR, CellSpec, Record
+from leakboard.leaderboard.tables.marks import BROKEN as BROKEN
+from leakboard.leaderboard.tables.marks import HELD as HELD
+from leakboard.leaderboard.tables.marks import NO_CLAIM as NO_CLAIM
+from leakboard.leaderboard.tables.marks import NOT_ASKED as NOT_ASKED
+from leakboard.leaderboard.tables.marks import NOT_SHOWN as NOT_SHOWN
 from leakboard.leaderboard.tables.metric_columns import extra_key, metric_column, other_metrics
 from leakboard.leaderboard.tables.table import Cell, Column
 
 Floats = NDArray[np.float64]
-#: the verdicts on a card
-HELD, BROKEN, NOT_SHOWN, NOT_ASKED, NO_CLAIM = "held", "did not hold", "not shown", "not asked", "no claim"
 #: what the reason begins with where the control looks broken, but so few targets do not prove it
 TOO_FEW = "too few targets"
+
+
+class Question(NamedTuple):
+    """A column of the scoreboard; both parts follow the threat: `name` is for programs, `title` for people."""
+
+    name: str
+    title: str
 
 
 class GoalRanking(Plugin):
@@ -86,11 +97,11 @@ class GoalRanking(Plugin):
         picked = worst_and_plain([one for one in found if self.primary in one.values], self.harm)
         if picked is None:
             return None
-        reported, plain = picked
+        reported, plain, chosen = picked
         beside = {} if plain is None else self.cells(plain)
         cells = with_plain(self.cells(reported), beside, self.plain_columns())
         harms = {self.primary: self._harms(reported)}
-        return RankedRow(defense, cells, self.harm(reported), harms, reported, plain)
+        return RankedRow(defense, cells, self.harm(reported), harms, reported, plain, self.harm(chosen))
 
     def cells(self, reported: Evidence) -> dict[str, Cell]:
         """The cells of an attack on its reported items, by the keys of `columns`."""
@@ -138,6 +149,28 @@ class GoalRanking(Plugin):
         """What stands above a table of this goal, beside the scope of its scores."""
         return ""
 
+    # --- the scoreboard and the progress ----------------------------------------------------------
+
+    def question(self, about: str) -> Question:
+        """The goal's column on the scoreboard; `about` is one of the goal's own."""
+        words = self.name.replace("-", " ") if about == "training" else f"{self.name.replace('-', ' ')} ({about})"
+        return Question(words, words)
+
+    def answer(self, cells: Mapping[str, Cell]) -> Cell:
+        """What that column shows for a defense, from the cells of its row: the primary column in a short form."""
+        cell, column = cells[self.primary], self._primary_column()
+        if not isinstance(cell.value, (int, float)):
+            return cell
+        return replace(cell, text=short(float(cell.value), column.unit), note="", best=False)
+
+    def told(self, record: Record) -> str:
+        """What the attack of a record achieved, after "the server ..."; nothing where the record has no such score."""
+        score = record.scores.get(self.primary)
+        if score is None or score.value is None:
+            return ""
+        metric = known_metric(self.primary, score.unit)
+        return f"reaches {metric.title} {short(score.value, score.unit)}"
+
     # --- cards and figures ----------------------------------------------------------------------
 
     def leaks(self, row: RankedRow) -> bool:
@@ -155,6 +188,9 @@ class GoalRanking(Plugin):
         return (value - low) / (high - low) if self._more_is_harm() else (high - value) / (high - low)
 
     # --- inside ---------------------------------------------------------------------------------
+
+    def _primary_column(self) -> Column:
+        return next(column for column in self.columns() if column.key == self.primary)
 
     def _column(self) -> Column:
         return metric_column(known_metric(self.primary), ranked=True)
@@ -199,6 +235,34 @@ def metric_cell(reported: Evidence, name: str) -> Cell:
     known = [score.value for score in scores if score.value is not None]
     reasons = [score.reason for score in scores if score.value is None]
     return Cell(float(np.mean(known)) if known else None, note="" if known else "; ".join(reasons[:1]))
+
+
+def short(value: float, unit: str = "") -> str:
+    """A number for the scoreboard: per cent with at most one digit, everything else with two.
+
+    >>> short(100.0, "%"), short(62.5, "%"), short(0.5037), short(-0.001)
+    ('100 %', '62.5 %', '0.50', '0.00')
+    """
+    if unit == "%":
+        return f"{value:.1f}".removesuffix(".0") + " %"
+    shown = f"{value:.2f}"
+    return " ".join(filter(None, [shown.removeprefix("-") if float(shown) == 0 else shown, unit]))
+
+
+def headline(record: Record) -> str:
+    """A finished cell in one short line with its main score; nothing where it has none.
+
+    Such as `fedsgd: server recovers 8 of 8 images (inverting-gradients, first round)`.
+    """
+    cell = record.cell
+    told = ranking_of(cell.goal).told(record) if record.status == "ok" else ""
+    if not told:
+        return ""
+    who = "a guess" if cell.attack.name == PRIOR else cell.threat
+    several = [f"batch of {cell.batch_size}"] if cell.batch_size > 1 else []
+    several += [f"{100 * cell.pool_share:g} % pool"] if cell.pool_share < 1 else []
+    how = [cell.attack.label, *([f"{cell.moment} round"] if cell.moment else []), *several]
+    return f"{cell.training.defense.label}: {who} {told} ({', '.join(how)})"
 
 
 def ranking_of(goal: str) -> GoalRanking:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from leakboard.attacks.base import NOTHING_TO_IMITATE
+from leakboard.core.glossary import explained
 from leakboard.core.seeds import natural_order
 from leakboard.leaderboard.ranking.controls import invalid, no_score
 from leakboard.leaderboard.ranking.epsilons import EXACT_NOTE, epsilon_cells, epsilon_columns
 from leakboard.leaderboard.ranking.evidence import Evidence, aligned, gather, ranks
 from leakboard.leaderboard.ranking.goal_ranking import GoalRanking, ListedRanking, ranking_of
-from leakboard.leaderboard.ranking.silence import not_there_yet, silent, unanswered
+from leakboard.leaderboard.ranking.silence import diverged, not_there_yet, silent, unanswered
 from leakboard.leaderboard.ranking.utility_gate import Utility, utility_of
 from leakboard.leaderboard.ranking.worst_case import RankedRow, is_prior
 from leakboard.leaderboard.records.known import goals, known_goal
@@ -100,6 +101,8 @@ class Board:
     rows: tuple[RankedRow, ...] = ()
     over: str = ""
     waiting: tuple[CellSpec, ...] = ()
+    #: the same table for the other observed rounds, of which the scoreboard takes the worst for each defense
+    rounds: tuple[Board, ...] = ()
 
 
 def ranking_tables(records: Sequence[Record], control: str, gate: float) -> list[Table]:
@@ -125,7 +128,7 @@ def ranking_boards(
         if isinstance(ranking, ListedRanking):
             boards.append(_listed(place, ranking, group, utility, to_come))
         else:
-            boards.append(_ranked(place, ranking, group, utility, to_come))
+            boards.append(_in_rounds(place, ranking, group, utility, to_come))
     return boards
 
 
@@ -167,13 +170,29 @@ def _by_defense(records: Sequence[Record]) -> dict[str, list[Record]]:
     return {name: [r for r in records if r.cell.training.defense.label == name] for name in names}
 
 
-def _ranked(
+def _in_rounds(
     place: Place, ranking: GoalRanking, records: list[Record], utility: Utility, waiting: tuple[CellSpec, ...]
 ) -> Board:
-    """A table of a goal whose outcome is known target by target."""
+    """The table of the round in which the control breaks most, with those of the other observed rounds."""
     groups = {name: gather(group) for name, group in _by_defense(records).items()}
     everything = [evidence for found in groups.values() for evidence in found]
-    moment = _ranking_moment(groups.get(utility.control) or everything, ranking)
+    first = _ranking_moment(groups.get(utility.control) or everything, ranking)
+    moments = dict.fromkeys([first, *(evidence.moment for evidence in everything)])
+    shown, *others = (_ranked(place, ranking, records, utility, waiting, groups, moment) for moment in moments)
+    return replace(shown, rounds=tuple(others))
+
+
+def _ranked(
+    place: Place,
+    ranking: GoalRanking,
+    records: list[Record],
+    utility: Utility,
+    waiting: tuple[CellSpec, ...],
+    groups: Mapping[str, list[Evidence]],
+    moment: str | None,
+) -> Board:
+    """A table of a goal whose outcome is known target by target, in one observed round."""
+    everything = [evidence for found in groups.values() for evidence in found]
     here = {name: aligned([e for e in found if e.moment == moment]) for name, found in groups.items()}
     rows = [row for row in (ranking.row(name, found) for name, found in here.items()) if row is not None]
     reasons = _why_nobody(place, ranking, rows, records, utility, waiting)
@@ -303,7 +322,8 @@ def _remarks(records: Sequence[Record]) -> list[str]:
         notes.append(
             "Only plain attacks ran here: none of them knows the defense. A good rank shows no more than that."
         )
-    return notes
+    names = {label for r in records for label in (r.cell.attack.label, r.cell.training.defense.label)}
+    return notes + explained(" ".join(sorted(names)))
 
 
 def _any_adaptive(records: Sequence[Record]) -> bool:
@@ -320,5 +340,5 @@ def _why_not(name: str, utility: Utility, records: Sequence[Record], waiting: Se
     """Why a defense is not ranked: it does not train, or an attack on it gave no answer (which must not be a win)."""
     silence = unanswered(_of(name, records), [cell for cell in waiting if cell.training.defense.label == name])
     if name in utility.accuracy and not utility.passes(name):
-        return utility.verdict(name)
+        return diverged(_of(name, records)) or utility.verdict(name)
     return silence or ("" if utility.passes(name) else utility.verdict(name))

@@ -23,6 +23,13 @@ def failed_training(records: Iterable[Record]) -> str:
     return f"{reason} (seed {', '.join(map(str, sorted(failed)))})" if some else reason
 
 
+def diverged(records: Iterable[Record]) -> str:
+    """That a defense's training diverged, and at which seeds; nothing where all models are finite."""
+    seeds = {r.cell.training.seed for r in records if r.training is not None and r.training.diverged}
+    told = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, sorted(seeds)))}"
+    return f"its training diverged: the final model has values that are not finite ({told})" if seeds else ""
+
+
 def unanswered(records: Iterable[Record], waiting: Sequence[CellSpec] = ()) -> str:
     """Why a defense's row is not complete: its training, its attacks, or cells to come; nothing where all answered.
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from leakboard.leaderboard.ranking.evidence import Evidence, worst
+from leakboard.leaderboard.ranking.evidence import Evidence, halves, worst
 from leakboard.leaderboard.ranking.intervals import Interval, effective_trials, wilson
 from leakboard.leaderboard.records.record import PRIOR
 from leakboard.leaderboard.tables.table import Cell, Column
@@ -47,6 +48,8 @@ class RankedRow:
     harms: dict[str, Floats]
     reported: Evidence
     plain: Evidence | None
+    #: the harm of its worst attack on the choosing half: by it the worst round and batch size are chosen
+    chosen: tuple[float, ...] = ()
 
     @property
     def strata(self) -> NDArray[np.int64]:
@@ -59,12 +62,23 @@ def is_prior(evidence: Evidence) -> bool:
     return evidence.records[0].cell.attack.name == PRIOR
 
 
-def worst_and_plain(found: Sequence[Evidence], harm: Harm) -> tuple[Evidence, Evidence | None] | None:
-    """The worst attack and the worst plain one, both on the reporting half. A tie names the plain one."""
+class Picked(NamedTuple):
+    """The worst attack and the worst plain one on the reporting half; `chosen` is the worst on the choosing half."""
+
+    reported: Evidence
+    plain: Evidence | None
+    chosen: Evidence
+
+
+def worst_and_plain(found: Sequence[Evidence], harm: Harm) -> Picked | None:
+    """The worst attack and the worst plain one, chosen on one half of the targets. A tie names the plain one."""
     ordered = sorted(found, key=lambda evidence: evidence.adaptive)
     picked = worst(ordered, harm)
     plain = worst([evidence for evidence in ordered if not evidence.adaptive], harm)
-    return None if picked is None else (picked[0], plain[0] if plain is not None else None)
+    if picked is None:
+        return None
+    reported, whole = picked
+    return Picked(reported, plain[0] if plain is not None else None, whole.take(halves(whole)[0]))
 
 
 def attack_cell(evidence: Evidence) -> Cell:

@@ -21,7 +21,6 @@ PACKAGES = (
     "scikit-learn",
     "lpips",
     "cryptography",
-    "dp-accounting",
     "pydantic",
 )
 

@@ -21,6 +21,8 @@ from leakboard.leaderboard.records.known import goals
 
 SCHEMA_VERSION = 1
 #: the attack that guesses without any message; other attacks are compared with it
+#: what the reason of a cell begins with whose training failed
+NO_TRAINING = "its training failed"
 PRIOR = "prior"
 SCHEMA_FILE = Path(__file__).with_name("record.schema.json")
 Status = Literal["ok", "failed", "timeout", "crashed", "skipped"]
@@ -127,6 +129,11 @@ class TrainingSummary(Settings):
         default_factory=dict,
         description="finished rounds -> test accuracy, at the end of about 20 epochs and of the run",
     )
+    curve_records: int | None = Field(
+        None,
+        description="number of test images behind accuracy_by_round before the last round, the first in the split's "
+        "order; null: all, as at the end",
+    )
     rounds: int
     client_rounds: int = Field(description="sum over rounds of the number of participating clients")
     parameters: int = Field(description="number of trained values")
@@ -148,6 +155,16 @@ class TrainingSummary(Settings):
         description="sampled cryptography: CPU seconds of skipped work by role/phase (median sample x count)",
     )
     wall_seconds: float = Field(description="wall seconds of the whole training")
+
+    def curve_note(self) -> str:
+        """What `accuracy_by_round` was measured on, if not on all test images; for every table or chart that uses it.
+
+        Empty if all values are of all test images.
+        """
+        if self.curve_records is None or self.curve_records >= self.test_records:
+            return ""
+        few, all_of_them = f"{self.curve_records:,}", f"{self.test_records:,}"
+        return f"accuracy before the end is that of {few} of {all_of_them} test images"
 
     def outcomes(self) -> list[bool]:
         """For each test record, whether the final model was right; empty if the record does not say."""

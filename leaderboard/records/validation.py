@@ -70,8 +70,9 @@ def _out_of_range(record: Record) -> Iterator[str]:
 def _plausible(summary: TrainingSummary) -> bool:
     shares = (summary.accuracy, summary.train_accuracy, *summary.accuracy_by_round.values())
     counts = (summary.test_records, summary.train_records, summary.rounds, summary.client_rounds)
+    between = summary.curve_records is None or 0 < summary.curve_records <= summary.test_records
     looked_at = summary.accuracy is None or summary.test_records > 0
-    return looked_at and min(counts) >= 0 and all(share is None or 0 <= share <= 1 for share in shares)
+    return looked_at and between and min(counts) >= 0 and all(share is None or 0 <= share <= 1 for share in shares)
 
 
 def _consistent(summary: TrainingSummary) -> bool:

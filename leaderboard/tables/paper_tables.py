@@ -162,7 +162,8 @@ def _efficiency(setting: _Setting, target: float | None) -> Table:
             "to_target": _to_target(setting, defense, target),
         }
     aim = f"The target is {target:g} % test accuracy, checked at the end of epochs." if target is not None else ""
-    notes = (CLOCKS, *([aim] if aim else []))
+    curves = dict.fromkeys(one.curve_note() for defense in setting.records for one in setting.trainings(defense))
+    notes = (CLOCKS, *filter(None, [aim, *(f"{note.capitalize()}." for note in curves if note)]))
     return setting.table("efficiency", "Computational efficiency", columns, ours, notes)
 
 

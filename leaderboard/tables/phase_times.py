@@ -107,3 +107,11 @@ def seconds_per_round(trainings: Sequence[TrainingSummary]) -> dict[str, float]:
         del found[f"total{MEASURED}"]  # a total without encryption would be misleading
         found[f"total{EXTRAPOLATED}"] = extrapolated + sum(v for k, v in found.items() if not k.endswith(EXTRAPOLATED))
     return found
+
+
+def round_seconds(trainings: Sequence[TrainingSummary]) -> float | None:
+    """CPU seconds of a round in all, extrapolated ones included; None where that is not known."""
+    if not trainings:
+        return None
+    found = seconds_per_round(trainings)
+    return found.get(f"total{EXTRAPOLATED}", found.get(f"total{MEASURED}"))

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from typing import Literal, NamedTuple
 
+from leakboard.leaderboard.tables.marks import SIGNS
+
 Direction = Literal["higher", "lower"]
 NOTHING = "–"
 ARROWS: Mapping[Direction | None, str] = {"higher": " ↑", "lower": " ↓", None: ""}
@@ -58,7 +60,10 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A value with its interval. `text` replaces the shown value, `note` is a footnote, `link` is a record's id."""
+    """A value with its interval. `text` replaces the shown value, `note` is a footnote, `link` is a record's id.
+
+    `mark` is a verdict (`tables.marks`) whose sign stands before the value.
+    """
 
     value: float | int | str | None
     low: float | None = None
@@ -67,6 +72,7 @@ class Cell:
     best: bool = False
     note: str = ""
     link: str = ""
+    mark: str = ""
 
     def __post_init__(self) -> None:
         if self.value is not None and not isinstance(self.value, str):
@@ -85,6 +91,15 @@ class Cell:
             return NOTHING
         return self.value if isinstance(self.value, str) else column.number(self.value)
 
+    @property
+    def sign(self) -> str:
+        """The sign of the mark with a space behind it; nothing without a mark.
+
+        >>> Cell(0.5, mark="held").sign
+        '✓ '
+        """
+        return f"{SIGNS[self.mark]} " if self.mark in SIGNS else ""
+
     def interval(self, column: Column) -> str:
         """The shown interval, or nothing. A `text` has no interval, because it replaces the number.
 
@@ -95,6 +110,11 @@ class Cell:
             return ""
         low, high = (NOTHING if end is None else column.number(end) for end in (self.low, self.high))
         return f"[{low}, {high}]"
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether there is a value, or a text instead of one."""
+        return self.value is not None or self.text is not None
 
     @property
     def is_number(self) -> bool:
@@ -163,8 +183,27 @@ class Table:
         return {note: number for number, note in enumerate(dict.fromkeys(filter(None, notes)), start=1)}
 
     def is_numeric(self, column: Column) -> bool:
-        """Whether a column contains a number; such columns are aligned to the right."""
-        return any(row.cell(column).is_number for row in self.rows)
+        """Whether a column contains a number; such columns are aligned to the right, unless they have marks."""
+        cells = [row.cell(column) for row in self.rows]
+        return any(cell.is_number for cell in cells) and not any(cell.mark for cell in cells)
+
+    def without_empty(self) -> Table:
+        """A copy without the columns that have no value in any row; a note says why, where a cell does.
+
+        The first column stays, and so do all columns of a table without rows.
+        """
+        empty = [c for c in self.columns[1:] if self.rows and not any(row.cell(c).is_shown for row in self.rows)]
+        if not empty:
+            return self
+        reasons: dict[str, list[str]] = {}
+        for column in empty:
+            reason = next((row.cell(column).note for row in self.rows if row.cell(column).note), "")
+            reasons.setdefault(reason, []).append(column.title)
+        left = [f"Left out, because nobody has a value: {', '.join(t)} ({r})." for r, t in reasons.items() if r]
+        gone = {column.key for column in empty}
+        rows = tuple(replace(r, cells={k: c for k, c in r.cells.items() if k not in gone}) for r in self.rows)
+        columns = tuple(column for column in self.columns if column.key not in gone)
+        return replace(self, columns=columns, rows=rows, notes=(*self.notes, *left))
 
     def mark_best(self, *, within_sections: bool = False) -> Table:
         """A copy in which the best cells of each column with a direction are marked. Muted rows do not count.

@@ -36,12 +36,15 @@ if TYPE_CHECKING:
     from leakboard.federation.models.base import Model
     from leakboard.federation.party import Party
     from leakboard.federation.view import View
+    from leakboard.leaderboard.api.attack import AttackResult, attack
     from leakboard.leaderboard.api.catalogue import plugins
     from leakboard.leaderboard.api.evaluate import evaluate, prepare
     from leakboard.leaderboard.api.published import compare, published, results, submit, verify
     from leakboard.leaderboard.api.run import Run, open_run
     from leakboard.leaderboard.api.scaffold import new_plugin
     from leakboard.leaderboard.api.show import show
+    from leakboard.leaderboard.api.site import site
+    from leakboard.leaderboard.api.views import load_view
     from leakboard.metrics.base import (
         AuditMetric,
         ExtractionMetric,
@@ -63,18 +66,22 @@ _MODULES = {
     "federation.models.base": "Model",
     "federation.party": "Party",
     "federation.view": "View",
+    "leaderboard.api.attack": "AttackResult attack",
     "leaderboard.api.catalogue": "plugins",
     "leaderboard.api.evaluate": "evaluate prepare",
     "leaderboard.api.published": "compare published results submit verify",
     "leaderboard.api.run": "Run open_run",
     "leaderboard.api.scaffold": "new_plugin",
     "leaderboard.api.show": "show",
+    "leaderboard.api.site": "site",
+    "leaderboard.api.views": "load_view",
     "metrics.base": "AuditMetric ExtractionMetric MembershipMetric Metric ReconstructionMetric Score",
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
 
 __all__ = [
     "Attack",
+    "AttackResult",
     "AuditAnswer",
     "AuditAttack",
     "AuditMetric",
@@ -103,8 +110,10 @@ __all__ = [
     "Unsupported",
     "UserError",
     "View",
+    "attack",
     "compare",
     "evaluate",
+    "load_view",
     "new_plugin",
     "open_run",
     "plugins",
@@ -112,6 +121,7 @@ __all__ = [
     "published",
     "results",
     "show",
+    "site",
     "submit",
     "verify",
 ]

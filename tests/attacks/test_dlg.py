@@ -40,7 +40,6 @@ def rebuilt(world: World, attack: Dlg | Prior, factor: float = 1.0) -> Reconstru
     return attack.reconstruct(knowledge, ScaledTask("first", 0, 2, 1, None, (1, 1), factor))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Dlg, IDlg])
 def test_at_batch_one_it_is_clearly_above_the_prior(world: World, kind: type[Dlg]) -> None:
     """Measured with 100 iterations: above 18 dB on all of twelve digits, by both."""

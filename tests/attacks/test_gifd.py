@@ -172,7 +172,6 @@ def test_training_brings_the_images_into_the_generators_range(world: World) -> N
     assert error < 0.7 * float((images - images.mean(0)).square().mean()), lines
 
 
-@pytest.mark.slow
 def test_it_is_clearly_above_the_prior_on_every_target(world: World) -> None:
     targets = world.shards["client:0"].images[:TARGETS]
     floor = psnr(torch.cat(answer(world, Prior()).images), targets)
@@ -180,7 +179,6 @@ def test_it_is_clearly_above_the_prior_on_every_target(world: World) -> None:
     assert bool((reached > floor + 2).all()), (reached, floor)
 
 
-@pytest.mark.slow
 def test_the_features_match_at_least_as_well_as_the_code_alone_and_better_on_the_whole(world: World) -> None:
     cost = {
         stages: answer(world, Gifd(**SMALL, stages=stages)).diagnostics["matching_cost"]
@@ -189,7 +187,6 @@ def test_the_features_match_at_least_as_well_as_the_code_alone_and_better_on_the
     assert cost["features"] < 0.9 * cost["latent"], cost
 
 
-@pytest.mark.slow
 def test_a_ball_without_radius_leaves_the_codes_image(world: World) -> None:
     code = answer(world, Gifd(**SMALL, stages="latent")).images
     features = answer(world, Gifd(**SMALL, radii=(0.0, 0.0, 0.0, 0.0))).images

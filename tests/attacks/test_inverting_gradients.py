@@ -35,7 +35,6 @@ def rebuilt(world: World, attack: InvertingGradients | Prior) -> Tensor:
     return torch.cat(list(answer.images))
 
 
-@pytest.mark.slow
 def test_at_batch_one_it_is_clearly_above_the_prior_on_every_target(world: World) -> None:
     targets = world.shards["client:0"].images[:4]
     floor = psnr(rebuilt(world, Prior()), targets)
@@ -115,10 +114,10 @@ def test_what_else_is_attacked_beside_it_and_in_which_order_does_not_matter(worl
         assert torch.allclose(a, b, atol=1e-3)
 
 
-@pytest.mark.slow
 def test_the_normalisation_of_the_data_hardly_matters(world: World) -> None:
     """The same function of the image, written with another scale of the inputs: the scores stay within 2 dB.
 
+    The mean over three starts, since one image of four that ends elsewhere moves a single start by 2.5 dB.
     Not exactly the same: the gradient of the first layer weighs more in the cosine when its inputs are smaller.
     """
     knowledge, problems = known_and_problems(world)
@@ -134,14 +133,13 @@ def test_the_normalisation_of_the_data_hardly_matters(world: World) -> None:
         for x, y in zip(targets, labels, strict=True)
     )
     attack = InvertingGradients(iterations=200)
-    scores = [
-        psnr(torch.cat(attack.reconstruct(known, given(asked)).images), targets).mean()
-        for known, asked in (
-            (knowledge, problems),
-            (replace(knowledge, view=replace(knowledge.view, public=other)), moved),
-        )
+    away = replace(knowledge, view=replace(knowledge.view, public=other))
+    differences = [
+        psnr(torch.cat(attack.reconstruct(replace(knowledge, seed=seed), given(problems)).images), targets).mean()
+        - psnr(torch.cat(attack.reconstruct(replace(away, seed=seed), given(moved)).images), targets).mean()
+        for seed in (3, 4, 5)
     ]
-    assert abs(float(scores[0] - scores[1])) < 2, scores
+    assert float(torch.stack(differences).abs().mean()) < 2, differences
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")

@@ -13,7 +13,8 @@ from leakboard.attacks.base import Inversion
 from leakboard.attacks.building_blocks.candidate_transform import CandidateTransform
 from leakboard.attacks.reconstruction.matching import gradients as _matching
 from leakboard.attacks.reconstruction.matching.gradients import Matcher
-from leakboard.attacks.reconstruction.matching.grouped import can_group, grouped_gradients
+from leakboard.attacks.reconstruction.matching.grouped import grouped_gradients
+from leakboard.attacks.reconstruction.matching.program import can_group
 from leakboard.attacks.reconstruction.matching.traced import WARM_UP, recording
 from leakboard.defenses.base import Gradient
 from leakboard.defenses.noise.budget import clipping

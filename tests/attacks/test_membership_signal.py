@@ -127,7 +127,6 @@ def question(world: World, told: bool) -> tuple[MembershipTask, torch.Tensor]:
     return MembershipTask(records.select(order[half:]), known), truth[half:]
 
 
-@pytest.mark.slow
 @each_attack
 def test_an_overfitted_model_gives_its_members_away(name: str) -> None:
     attack, told = ATTACKS[name]
@@ -137,7 +136,6 @@ def test_an_overfitted_model_gives_its_members_away(name: str) -> None:
     assert auc(answer.scores, truth) >= 0.65
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["loss-threshold", "rmia-2", "lira", "lira-online", "shadow", "nasr"])
 def test_a_server_that_holds_no_record_finds_a_threshold_too(name: str) -> None:
     attack, told = ATTACKS[name]
@@ -147,7 +145,6 @@ def test_a_server_that_holds_no_record_finds_a_threshold_too(name: str) -> None:
     assert auc(answer.scores, truth) >= 0.65
 
 
-@pytest.mark.slow
 def test_the_papers_network_on_raw_outputs_is_the_weak_one() -> None:
     """A coin's success from it alone shows nothing: two reference models find much more in the same model."""
     task, truth = question(overfitted(seed=0), told=True)
@@ -157,7 +154,6 @@ def test_the_papers_network_on_raw_outputs_is_the_weak_one() -> None:
     assert auc(strong.scores, truth) > 0.75
 
 
-@pytest.mark.slow
 @each_attack
 def test_where_all_is_memorised_high_scores_mean_members(name: str) -> None:
     attack, told = ATTACKS[name]
@@ -169,7 +165,6 @@ def test_where_all_is_memorised_high_scores_mean_members(name: str) -> None:
         assert auc(answer.scores, truth) == 1
 
 
-@pytest.mark.slow
 @each_attack
 def test_on_records_that_nobody_trained_on_the_attack_is_a_coin(name: str) -> None:
     attack, told = ATTACKS[name]

@@ -161,7 +161,6 @@ def hits(images: tuple[Tensor, ...], made: Run) -> int:
     return found
 
 
-@pytest.mark.slow
 @VARIANTS
 def test_batches_are_identified_with_psi_and_no_label(variant: str) -> None:
     """Phi and Psi together, labels and factors found along the way. Chance has 3 of 8 with probability 1e-7."""
@@ -171,7 +170,6 @@ def test_batches_are_identified_with_psi_and_no_label(variant: str) -> None:
     assert hits(answer.images, made) >= 3
 
 
-@pytest.mark.slow
 def test_noise_in_place_of_phi_and_psi_identifies_nobody() -> None:
     """The null control: as long as the true parts, but drawn. One hit among 8 images by chance: 0.9 %."""
     made = finished(variant="V1", network={"width": 16})

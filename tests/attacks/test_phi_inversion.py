@@ -164,7 +164,6 @@ def test_labels_and_clipping_factors_of_one_record(
 # --- matching ------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @VARIANTS
 def test_matching_is_far_above_the_plain_attack_on_the_noisy_gradient(variant: str) -> None:
     """The control: the same optimiser on the gradient that the scheme means the server to have; margin 6 dB."""
@@ -176,7 +175,6 @@ def test_matching_is_far_above_the_plain_attack_on_the_noisy_gradient(variant: s
     assert bool((ours > theirs + 6).all()), (ours, theirs)
 
 
-@pytest.mark.slow
 def test_a_model_that_has_learned_its_records_hides_nothing() -> None:
     """V1's exact gradient alone fades with the residuals (8 dB here); margin 6 dB over the mean image."""
     observe = ObservedRounds(rounds=("last",), targets=4, probe_batch=1)

@@ -146,7 +146,6 @@ PAIRS: list[tuple[Defense, Defense]] = [
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("old", "new"), PAIRS, ids=[new.name for _, new in PAIRS])
 def test_overflowing_weights_told_two_worlds_apart_for_certain_and_do_so_no_more(old: Defense, new: Defense) -> None:
     """The interval of the advantage holds with 99.9 %; that of a blind attack leaves out zero in 0.1 % of all keys."""

@@ -141,11 +141,15 @@ def test_no_model_of_another_configuration_is_used(trainings: list[int]) -> None
     assert len(trainings) == len(others) + 3
 
 
-def test_changed_source_code_makes_another_pool(monkeypatch: pytest.MonkeyPatch, trainings: list[int]) -> None:
-    shadow_pool(knowledge(), WORLD.unseen, 1, online=False)
+def test_changed_source_code_makes_another_pool_with_the_same_draws(
+    monkeypatch: pytest.MonkeyPatch, trainings: list[int]
+) -> None:
+    before = shadow_pool(knowledge(), WORLD.unseen, 1, online=False)
     monkeypatch.setattr(_shadows, "source_digests", lambda roots: dict.fromkeys(roots, "edited"))
-    shadow_pool(knowledge(), WORLD.unseen, 1, online=False)
+    after = shadow_pool(knowledge(), WORLD.unseen, 1, online=False)
     assert len(trainings) == 2
+    assert torch.equal(before.member, after.member)
+    assert all(torch.equal(values, after.signals.logits[name]) for name, values in before.signals.logits.items())
 
 
 def test_a_file_that_is_not_whole_counts_as_none(trainings: list[int], shadow_folder: Path) -> None:
@@ -220,7 +224,6 @@ def test_a_model_that_another_process_is_training_is_left_to_it(
     assert torch.equal(before.signals.final, after.signals.final)
 
 
-@pytest.mark.slow
 def test_two_processes_fill_one_pool(trainings: list[int], tmp_path: Path) -> None:
     two = train_shadows(knowledge(), WORLD.unseen, 4, online=False, workers=2, folder=tmp_path / "two")
     assert trainings == []  # all were trained in other processes
@@ -229,7 +232,6 @@ def test_two_processes_fill_one_pool(trainings: list[int], tmp_path: Path) -> No
     assert torch.equal(one.signals.final, two.signals.final)
 
 
-@pytest.mark.slow
 def test_nothing_that_the_processes_of_a_pool_raise_is_unpickled(tmp_path: Path) -> None:
     """On the code before issue 17 the planted error ran here: an executor unpickles what its processes raise."""
     marker = tmp_path / "executed"

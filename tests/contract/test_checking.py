@@ -99,7 +99,7 @@ class Demanding(FedSGD):
 
 
 def test_a_class_without_defaults_needs_an_instance() -> None:
-    with pytest.raises(UserError, match="cannot be made with its defaults, so it cannot be checked: 'size' is wrong"):
+    with pytest.raises(UserError, match="so it cannot be checked: the setting 'size' is missing"):
         next(check_plugin(Demanding))
     assert next(check_plugin(Demanding(size=1))).outcome == "ok"
 

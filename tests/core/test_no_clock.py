@@ -15,7 +15,6 @@ MODULES = {"time", "timeit", "tracemalloc", "resource", "datetime", "psutil"}
 #: test file -> why it may still look at the time
 ALLOWED = {
     "tests/leaderboard/runs.py": "`wait_until` gives up where something hangs, and takes all the time it needs else",
-    "tests/leaderboard/engine/test_engine.py": "a process waits for its own signal, and sleeps on only if none comes",
     "tests/leaderboard/engine/test_killed.py": "it kills at random moments; the records must be equal all the same",
 }
 FILES = {str(path.relative_to(ROOT)): path.read_text() for path in sorted((ROOT / "tests").rglob("*.py"))}

@@ -189,9 +189,21 @@ def test_every_base_of_goals_and_models_is_in_the_stamp_and_no_published_text(ch
     assert published not in names
 
 
-def test_an_alias_works_and_names_the_new_name() -> None:
-    with pytest.warns(DeprecationWarning, match="The defense 'fedavg' is called 'fedsgd' now: use that name"):
-        assert registry.find("defense", "fedavg")["name"] == "fedsgd"
+def test_an_alias_works_and_names_the_new_name(tmp_path: Path) -> None:
+    path = tmp_path / "renamed.py"
+    path.write_text(
+        "from typing import ClassVar\n"
+        "from leakboard.defenses.base import Defense\n\n\n"
+        "class Renamed(Defense):\n"
+        '    """Renamed."""\n\n'
+        '    name: ClassVar[str] = "renamed"\n'
+        '    aliases: ClassVar[tuple[str, ...]] = ("formerly",)\n'
+    )
+    registry.load_file(path)
+    with pytest.warns(DeprecationWarning, match="The defense 'formerly' is called 'renamed' now: use that name"):
+        assert registry.find("defense", "formerly")["name"] == "renamed"
+    assert registry.title_of("defense", "formerly", ["mp-dp", "renamed"]) == "renamed"
+    assert registry.title_of("defense", "renamed", ["formerly"]) == "formerly"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         registry.find("defense", "fedsgd")

@@ -94,7 +94,7 @@ def test_keys_choose_the_arrays(tmp_path: Path) -> None:
         ({"labels": LABELS}, "must have either an array `images` or `train_images`; it holds labels"),
         ({"images": RGB, "train_images": RGB, "labels": LABELS}, "either an array `images` or `train_images`"),
         ({"images": RGB}, "has no array 'labels': it holds images"),
-        ({"images": RGB[:, :12], "labels": LABELS}, r"H = W ≥ 16 .*given: uint8 \(6, 3, 12, 16\)"),
+        ({"images": RGB[:, :12], "labels": LABELS}, r"H = W ≥ 16 .*given: uint8 \(6, 12, 16, 3\)"),
         ({"images": RGB[:, :8, :8], "labels": LABELS}, "H = W ≥ 16"),
         ({"images": RGB[..., :2], "labels": LABELS}, "C = 1 or 3"),
         ({"images": RGB[0, 0], "labels": LABELS}, "C = 1 or 3"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor
 from leakboard.core import registry
 from leakboard.datasets.base import LabelledImages
 from leakboard.defenses.base import Defense
+from leakboard.defenses.building_blocks.integer_share import IntegerShare
 from leakboard.defenses.building_blocks.model_perturbation import unpack_secret
 from leakboard.defenses.building_blocks.perturbed_parts import PerturbedParts
 from leakboard.defenses.building_blocks.summed_codes import SummedCodes, SummedGradient
@@ -117,9 +119,12 @@ def mean_bound(run: Run, at: Observation) -> Tensor | float:
     """The largest error of the server's mean gradient by fixed point, coordinate by coordinate.
 
     Half a step of the code; where gradient, Psi and Phi are summed, R (step_g + |r|_1 step_psi + v step_phi) / 2 with
-    gamma instead of |r|_1 in V2, where clients contract Psi themselves.
+    gamma instead of |r|_1 in V2, where clients contract Psi themselves. Random rounding of rotated values has errors of
+    variance at most gamma^2 / 4 per client, and 8 of their standard deviations are allowed (false alarm below 1e-13).
     """
     defense, size = run.defense, at.context.batch_size
+    if isinstance(defense, IntegerShare):
+        return 8 / (2 * defense.scale(run.public, size) * math.sqrt(at.states[SERVER]["aggregate"]["clients"]))
     if isinstance(defense, SummedGradient):
         return defense.codec(run.public, size).step / 2
     assert isinstance(defense, PerturbedParts)

@@ -60,7 +60,7 @@ def test_local_noise_composes_by_dp_accounting() -> None:
     assert found["epsilon_run_exact"] == pytest.approx(composed_epsilon(math.sqrt(gopa_theta(3.0)), 40))
 
 
-NOISY = (*BUDGETED, "mp-dp+", "ldp", "cdp", "tp-smc", "hybridalpha")
+NOISY = (*BUDGETED, "mp-dp+", "ldp", "cdp", "tp-smc", "hybridalpha", "ddp", "ddg", "skellam")
 
 
 @pytest.mark.parametrize("per", ["round", "run"])

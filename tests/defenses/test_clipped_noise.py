@@ -79,7 +79,7 @@ def test_cdp_noises_the_mean_alone(gone: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize(("clients", "honest"), [(3, None), (5, None), (5, 5)])
-@pytest.mark.parametrize("name", ["tp-smc", "hybridalpha"])
+@pytest.mark.parametrize("name", ["tp-smc", "hybridalpha", "ddp"])
 def test_the_mean_of_noisy_shares_carries_k_over_t_minus_1(name: str, clients: int, honest: int | None) -> None:
     """Variance K / (t - 1) S^2 sigma^2 / K^2 on every coordinate of the mean."""
     made = pair(name, {"clients": clients}, honest=honest)
@@ -100,7 +100,7 @@ def test_one_share_is_smaller_than_what_a_single_release_needs(name: str) -> Non
     assert is_gaussian(values[0] - values[1], 2 / 4 / MU / math.sqrt(2), FALSE_ALARM)
 
 
-@pytest.mark.parametrize("name", ["ldp", "cdp", "tp-smc", "hybridalpha"])
+@pytest.mark.parametrize("name", ["ldp", "cdp", "tp-smc", "hybridalpha", "ddp"])
 def test_noise_is_fresh_in_every_round_and_probe(name: str) -> None:
     made = pair(name, {"rounds": 2, "learning_rate": 1e-12, "observe": ObservedRounds(rounds=("first",), targets=2)})
     noises = [added(made, index) for index in range(2)]

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from leakboard.core.errors import UserError
 from leakboard.defenses.building_blocks.model_perturbation import unpack_secret
+from leakboard.defenses.building_blocks.noisy_share import NoisyShare
 from leakboard.defenses.building_blocks.perturbed_parts import PARTS
 from leakboard.defenses.mp_dp_plus import MpDpPlus
 from leakboard.defenses.noise.calibration import composed_epsilon, gaussian_epsilon, gaussian_mu
@@ -155,6 +156,22 @@ def test_clients_clip_by_what_they_know_themselves() -> None:
     """No oracle is asked, unlike in mp-dp."""
     assert small_run(plus()).outcome.ledger.uses == {}
     assert small_run(create("mp-dp")).outcome.ledger.uses == {"clip_factors": 3}
+
+
+# --- without perturbation ------------------------------------------------------------------------
+
+
+def test_ddp_needs_less_noise_than_mp_dp_plus_at_the_same_budget() -> None:
+    """The same S and shares; mp-dp+ pays for Psi and Phi (1.1), and R multiplies its noise (1.1 more on average)."""
+    defense, bare = plus(), create("ddp")
+    assert isinstance(bare, NoisyShare)
+    public = public_of(clients=5, classes=10)
+    shares = defense.share_sigmas(public, 4)
+    weights = [math.sqrt(weight) for weight in drawn_weights(defense, 10)]
+    recovered = math.hypot(*(w * shares[part] for w, part in zip(weights, PARTS, strict=True)))
+    assert 1.05 < recovered / bare.share_sigma(public, 4) < 1.15
+    for one in (defense.claims(public), bare.claims(public)):
+        assert one["epsilon_round_exact"] == pytest.approx(3.0)
 
 
 # --- claims --------------------------------------------------------------------------------------

@@ -48,7 +48,7 @@ def assert_mean_of(run: Run, plain: Run, round_index: int, clients: int) -> None
 
 def test_the_steps_of_a_client() -> None:
     assert CLIENT_STEPS == ["advertise", "share", "update", "unmask"]
-    assert set(MASKED) == {"secagg", "mp-dp+"}
+    assert set(MASKED) == {"secagg", "mp-dp+", "ddp", "ddp-mf", "ddg", "skellam"}
 
 
 @pytest.mark.parametrize("client", [0, 2])
@@ -80,8 +80,12 @@ def test_several_gone_at_different_steps() -> None:
     assert_mean_of(run, plain, 0, 4)
 
 
+#: ddp-mf refuses such dropouts (tests/defenses/test_correlated_noise.py): its noise spans rounds
+MAY_LOSE_ROUNDS = [name for name in MASKED if name != "ddp-mf"]
+
+
 @pytest.mark.parametrize("step", CLIENT_STEPS)
-@pytest.mark.parametrize("name", MASKED)
+@pytest.mark.parametrize("name", MAY_LOSE_ROUNDS)
 def test_with_too_few_left_the_round_is_lost_and_the_next_is_not(name: str, step: str) -> None:
     """K = 3, t = 2, t_bar = 2: one client alone opens nothing."""
     run = small_run(sums(name), rounds=2, dropouts=drop(step, 0, 2))
@@ -89,7 +93,7 @@ def test_with_too_few_left_the_round_is_lost_and_the_next_is_not(name: str, step
     assert not lost(run, 1)
 
 
-@pytest.mark.parametrize("name", [*MASKED, "tp-smc"])
+@pytest.mark.parametrize("name", [*MAY_LOSE_ROUNDS, "tp-smc"])
 def test_a_single_update_is_never_opened(name: str) -> None:
     """With t = K = 3 one client could decrypt (t_bar = 1), but a sum over fewer than t is not opened."""
     run = small_run(sums(name, honest=3), rounds=2, dropouts=drop("update", 0, 2))

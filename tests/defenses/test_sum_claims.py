@@ -15,7 +15,7 @@ from tests.defenses.makings import create, public_of
 from tests.defenses.small import names_of_sums
 
 MU = gaussian_mu(3.0, 1e-5)
-GAUSSIAN = ("ldp", "cdp", "tp-smc", "hybridalpha")
+GAUSSIAN = ("ldp", "cdp", "tp-smc", "hybridalpha", "ddp")
 
 
 def claims(name: str, training: dict[str, Any] | None = None, **settings: Any) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def test_claims_are_plain_json(name: str, settings: dict[str, Any]) -> None:
     assert json.loads(json.dumps(found, allow_nan=False)) == found
 
 
-@pytest.mark.parametrize("name", ["pile", "secagg", "mp-dp+"])
+@pytest.mark.parametrize("name", ["pile", "secagg", "mp-dp+", "ddg", "skellam"])
 def test_claims_of_the_others_are_plain_json(name: str) -> None:
     found = claims(name)
     assert json.loads(json.dumps(found, allow_nan=False)) == found
@@ -38,7 +38,15 @@ def test_claims_of_the_others_are_plain_json(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "holds"),
-    [("ldp", True), ("cdp", False), ("tp-smc", True), ("hybridalpha", True), ("pile", False), ("secagg", False)],
+    [
+        ("ldp", True),
+        ("cdp", False),
+        ("tp-smc", True),
+        ("hybridalpha", True),
+        ("pile", False),
+        ("secagg", False),
+        ("ddp", True),
+    ],
 )
 def test_who_claims_differential_privacy(name: str, holds: bool) -> None:
     found = claims(name)
@@ -81,6 +89,24 @@ def test_what_a_noisy_share_gives_against_each_threat(name: str) -> None:
     assert by_threat["server"] == pytest.approx(gaussian_epsilon(MU / math.sqrt(5 / 2), 1e-5))
     assert by_threat["server+keys"] == pytest.approx(gaussian_epsilon(MU * math.sqrt(2), 1e-5))
     assert found["sigma_share"] == pytest.approx(2 / 4 / MU / math.sqrt(2))
+
+
+@pytest.mark.parametrize("name", ["tp-smc", "hybridalpha", "ddp", "ddp-mf", "mp-dp+", "ddg", "skellam"])
+def test_who_drops_out_before_its_update_adds_no_noise_against_any_threat(name: str) -> None:
+    """K = 5, t = 3: one missing client leaves 4 of 5 noises; a second one loses the round; one that sent is there."""
+
+    def against(*steps: str) -> dict[str, float]:
+        gone = [{"client": client, "round": 1, "step": step} for client, step in enumerate(steps)]
+        found = claims(name, {"rounds": 3, "dropouts": gone})
+        return {span: found[f"epsilon_{span}_by_threat"]["server"] for span in ("round", "total")}
+
+    nobody, one = against(), against("update")
+    assert one["round"] > nobody["round"]
+    assert one["total"] > nobody["total"]
+    assert against("aggregate", "aggregate") == nobody
+    assert against("update", "update") == one
+    if name in ("tp-smc", "hybridalpha", "ddp", "mp-dp+"):
+        assert one["round"] == pytest.approx(gaussian_epsilon(MU / math.sqrt(4 / 2), 1e-5))
 
 
 @pytest.mark.parametrize(
@@ -130,7 +156,7 @@ def test_a_wrong_number_of_honest_clients(name: str) -> None:
     assert f"'{name}' needs at least 4 clients per round; given: 3." in refusal(name, {"honest": 4}, clients=3)
     assert "needs at least 3 clients per round; given: 2." in refusal(name, {"honest": 3}, clients=9, participants=2)
     assert "needs at least 2 clients per round; given: 1." in refusal(name, {}, clients=1)
-    assert "'honest' is wrong: Input should be greater than or equal to 2; given: 1." in refusal(name, {"honest": 1})
+    assert "'honest' is wrong: it must be greater than or equal to 2; given: 1." in refusal(name, {"honest": 1})
     create(name, honest=3).check(public_of(clients=3))
 
 
@@ -141,11 +167,11 @@ def test_a_wrong_number_of_honest_clients(name: str) -> None:
 )
 def test_a_wrong_key_size(name: str, bits: int, reason: str) -> None:
     found = refusal(name, {"key_bits": bits})
-    assert f"'key_bits' is wrong: Input should be {reason}; given: {bits}." in found
+    assert f"'key_bits' is wrong: it must be {reason}; given: {bits}." in found
 
 
-@pytest.mark.parametrize("name", [*names_of_sums(), "ldp", "cdp"])
-def test_batch_norm_is_refused(name: str) -> None:
+@pytest.mark.parametrize("name", [*(name for name in names_of_sums() if name != "secagg"), "ldp", "cdp"])
+def test_batch_norm_is_refused_without_local_steps(name: str) -> None:
     model: dict[str, Any] = {"model": "convnet", "parameters": {"norm": "batch"}, "shape": (1, 16, 16)}
     with pytest.raises((UserError, Unsupported), match=r"batch norm|BatchNorm") as caught:
         create(name).check(public_of(**model))

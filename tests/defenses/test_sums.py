@@ -50,7 +50,8 @@ def allowed(run: Run, at: Observation) -> Tensor | float:
     return 0.0
 
 
-QUIET: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in registry.entries("defense")] + [
+#: signs cannot be switched off; test_heuristics.py has what is exact about them
+QUIET: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in registry.entries("defense") if name != "sign"] + [
     ("pile", {"variant": "V1"}),
     ("tp-smc", {"clip": 50.0}),
     ("hybridalpha", {"clip": 50.0, "keys": "shared"}),

@@ -11,6 +11,9 @@ from leakboard.core import registry
 from leakboard.core.registry import ROOT
 from leakboard.leaderboard.cli.main import main
 from leakboard.leaderboard.planning.run_folder import open_run
+from tests.leaderboard.runs import few_charts
+
+pytestmark = pytest.mark.usefixtures("fork_server")
 
 SUITE = """
 name: tiny
@@ -56,7 +59,6 @@ def test_no_document_has_a_plugin_that_nobody_checks() -> None:
     assert sorted(found) == sorted([*elsewhere, *(name for name, _, _ in DOCUMENTED)])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("document", "kind", "name"), DOCUMENTED)
 def test_the_document_s_plugin_keeps_the_contract(
     document: str, kind: str, name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
@@ -69,7 +71,6 @@ def test_the_document_s_plugin_keeps_the_contract(
     assert said.endswith("The contract holds.\n")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("document", "kind", "name"), DOCUMENTED)
 def test_the_document_s_code_runs_as_a_plugin(document: str, kind: str, name: str, tmp_path: Path) -> None:
     code = code_of(document)
@@ -78,7 +79,8 @@ def test_the_document_s_code_runs_as_a_plugin(document: str, kind: str, name: st
     plugin.write_text(code)
     suite.write_text(SUITE)
 
-    status = main(["run", "--suite", str(suite), "--plugin", str(plugin), "--out", str(out), "--workers", "2"])
+    with few_charts():
+        status = main(["run", "--suite", str(suite), "--plugin", str(plugin), "--out", str(out), "--workers", "2"])
 
     assert status == 0
     records = open_run(out).records

@@ -15,7 +15,7 @@ from leakboard.core.sources import PACKAGES
 
 LONGEST = 120
 #: documents that a command prints
-GENERATED = {"docs/views.md"}
+GENERATED = {"docs/views.md", "docs/suites-reference.md"}
 #: a phrase -> what to write in its place
 FORBIDDEN = {
     r"errands?": "question",
@@ -60,7 +60,8 @@ FORBIDDEN_IN_CODE = FORBIDDEN | {
     r"who is whose": "the neighbours of each",
     r"to both sides": "in both directions",
 }
-PATHS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+TOP = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "CODE_OF_CONDUCT.md", ".github/PULL_REQUEST_TEMPLATE.md")
+PATHS = [*(ROOT / name for name in TOP), *sorted((ROOT / "docs").glob("*.md"))]
 NAMES = [name for path in PATHS if (name := str(path.relative_to(ROOT))) not in GENERATED]
 
 MODULES = [str(path.relative_to(ROOT)) for folder in PACKAGES for path in sorted((ROOT / folder).rglob("*.py"))]

@@ -10,7 +10,8 @@ import pytest
 
 from leakboard.core.registry import ROOT
 
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+OTHERS = ("README.md", "CONTRIBUTING.md", "CODE_OF_CONDUCT.md", ".github/PULL_REQUEST_TEMPLATE.md")
+DOCUMENTS = [*(ROOT / name for name in OTHERS), *sorted((ROOT / "docs").glob("*.md"))]
 TOP = sorted(path.name for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith("."))
 #: a text in backticks that is one path below a top folder; patterns (`*`, `<name>`, `{a,b}`) are no paths
 PATH = re.compile(rf"`((?:{'|'.join(map(re.escape, TOP))})/[\w./+-]*)`")

@@ -23,6 +23,7 @@ BLOCKS = (
     "attacks/reconstruction/matching",
     "attacks/reconstruction/closed_form",
     "attacks/reconstruction/perturbation",
+    "attacks/reconstruction/regression",
     "datasets/building_blocks",
     "metrics/building_blocks",
 )

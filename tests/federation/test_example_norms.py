@@ -9,7 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from leakboard.federation import example_norms as module
-from leakboard.federation.example_norms import CHUNK, Network, example_norms
+from leakboard.federation import example_passes
+from leakboard.federation.example_norms import CHUNK, clipped_gradient, example_norms, loss_norms
+from leakboard.federation.example_passes import Network
+from leakboard.federation.task import task_of
+from tests.defenses.makings import flat, images_of, public_of
 
 
 class Twice(nn.Module):
@@ -91,7 +95,7 @@ def test_norms_are_those_of_single_backward_passes(name: str, records: int) -> N
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
 
 
-def test_only_the_linear_network_has_the_closed_form(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_networks_with_their_own_forward_pass_go_example_by_example(monkeypatch: pytest.MonkeyPatch) -> None:
     ways: list[str] = []
     by_examples = module._by_examples
 
@@ -109,4 +113,43 @@ def test_only_the_linear_network_has_the_closed_form(monkeypatch: pytest.MonkeyP
             torch.rand(2, 3),
             two_scalars,
         )
-    assert ways == ["linear", "twice", "vmap", "folded", "vmap", "functional", "vmap", "convolution", "vmap"]
+    assert ways == ["linear", "twice", "vmap", "folded", "vmap", "functional", "vmap", "convolution"]
+
+
+MODELS: dict[str, dict[str, Any]] = {
+    "mlp": {"hidden": [9, 7]},
+    "convnet": {"width": 3},
+    "resnet8": {"width": 4},  # strides, projections
+    "resnet11": {"width": 4},  # 1x1 convolutions
+    "resnet20": {"width": 16},  # Gram matrices at the last stage
+}
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("model", list(MODELS))
+def test_clipped_gradients_are_those_of_the_definition(model: str, bias: bool) -> None:
+    """1/B sum_b min(1, bound / ||g_b||) g_b, with each g_b from a backward pass of its own."""
+    public = public_of(model, {**MODELS[model], "bias": bias}, shape=(3, 16, 16), precision="float64")
+    task = task_of(public)
+    weights, images = task.initial(1), images_of(5, *public.shape).double()
+    labels = torch.arange(5) % public.classes
+    alone = [task.gradient(weights, images[b : b + 1], labels[b : b + 1])[0] for b in range(5)]
+    norms = torch.stack([flat(gradient).norm() for gradient in alone])
+    bound = 1.001 * float(norms.median())
+    expected = {n: sum(min(1, bound / float(v)) * g[n] for v, g in zip(norms, alone, strict=True)) / 5 for n in weights}
+
+    torch.testing.assert_close(loss_norms(task, weights, images, labels), norms, rtol=1e-9, atol=0)
+    found, factors = clipped_gradient(task, weights, images, labels, bound)
+    torch.testing.assert_close(factors, (bound / norms).clamp(max=1), rtol=1e-9, atol=0)
+    assert 0 < int((factors < 1).sum()) < 5
+    torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-12)
+    assert all(value.is_contiguous() for value in found.values())
+
+
+def test_clipping_without_known_layers_gives_the_same_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = task_of(public_of("resnet8", {"width": 4}, shape=(3, 8, 8), precision="float64"))
+    images, labels = images_of(4, 3, 8, 8).double(), torch.arange(4) % task.public.classes
+    quick = clipped_gradient(task, task.initial(0), images, labels, 0.1)
+    monkeypatch.setattr(example_passes, "known_layers", lambda network, images: None)
+    slow = clipped_gradient(task, task.initial(0), images, labels, 0.1)
+    torch.testing.assert_close(quick, slow, rtol=1e-8, atol=1e-12)

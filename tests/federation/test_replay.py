@@ -22,6 +22,9 @@ WATCH = observe_of("first")
 PUBLIC = public_of((6, 6), rounds=3, batch_size=2, momentum=0.5)
 
 
+pytestmark = pytest.mark.usefixtures("fork_server")
+
+
 @pytest.fixture(autouse=True)
 def _fresh() -> None:
     cheats.forget()

@@ -16,11 +16,11 @@ from tests.federation.makings import public_of
     [
         ({}, "give either rounds or epochs"),
         ({"rounds": 1, "epochs": 1}, "give either rounds or epochs"),
-        ({"rounds": 0}, "'rounds' is wrong: Input should be greater than or equal to 1; given: 0."),
+        ({"rounds": 0}, "'rounds' is wrong: it must be greater than or equal to 1; given: 0."),
         ({"rounds": 1, "participants": 6}, "participants (6) must be at most clients (5)"),
-        ({"rounds": 1, "momentum": 1}, "'momentum' is wrong: Input should be less than 1; given: 1."),
+        ({"rounds": 1, "momentum": 1}, "'momentum' is wrong: it must be less than 1; given: 1."),
         ({"rounds": 1, "learning_rate": 0}, "'learning_rate' is wrong"),
-        ({"rounds": 1, "loss": "l1"}, "'loss' is wrong: Input should be 'mse' or 'ce'; given: 'l1'."),
+        ({"rounds": 1, "loss": "l1"}, "'loss' is wrong: it must be 'mse' or 'ce'; given: 'l1'."),
         ({"rounds": 1, "dropouts": [{"client": 0, "round": -1, "step": "update"}]}, "'dropouts.0.round' is wrong"),
         ({"rounds": 1, "dropouts": [{"client": 5, "round": 0, "step": "update"}]}, "no client 5 among 5"),
         ({"round": 1}, "has no setting 'round': did you mean 'rounds'?"),
@@ -37,7 +37,7 @@ def test_wrong_training_is_one_sentence(given: dict[str, Any], message: str) -> 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"probe_batch": 0}, "'probe_batch' is wrong: Value error, it must be a whole number of at least 1"),
+        ({"probe_batch": 0}, "'probe_batch' is wrong: it must be a whole number of at least 1"),
         ({"probe_batch": "two"}, "'probe_batch' is wrong"),
         ({"probe_batch": []}, "'probe_batch' is wrong"),
         ({"probe_batch": [4, 1, 4]}, "or a list of different ones; given: [4, 1, 4]."),

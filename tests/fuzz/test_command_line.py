@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 
 from leakboard.core.errors import UserError
 from leakboard.leaderboard.api import evaluate as evaluating
+from leakboard.leaderboard.api import site as sites
 from leakboard.leaderboard.cli import main as cli
 from leakboard.leaderboard.cli.parser import LONGEST_SENTENCE
 from leakboard.leaderboard.publishing import verify as verifying
 from tests.fuzz.harness import RAN, REFUSED, examples, time_limit, writes_only_in
 from tests.leaderboard.runs import forget_plugins
 
-COMMANDS = ("run", "list", "table", "report", "show", "new", "check", "compare", "submit", "verify", "status")
+COMMANDS = ("run", "list", "table", "report", "show", "new", "check", "compare", "submit", "verify", "status", "site")
 FLAGS = """--suite --defense --attack --seed --out --workers --device --dry-run --plugin --help --retry-failed
 --fresh-keys --lpips-weights --format --all --phases --paper --target --to --executor --gpus-per-cell --json
 --allow-dirty --data --mark -h -- - --unknown --format=md --seed=x"""
@@ -58,6 +59,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(desk)
     monkeypatch.setattr(evaluating, "Engine", stop)
     monkeypatch.setattr(verifying, "Engine", stop)
+    monkeypatch.setattr(sites, "open_run", stop)
     monkeypatch.setattr(subprocess, "run", stop)
     (desk / "folder").mkdir()
     (desk / "run.json").write_text("{}")
@@ -123,7 +125,9 @@ PAIRS = st.lists(st.tuples(st.sampled_from(OPTIONS[:18]), st.sampled_from(VALUES
 def test_whatever_is_typed_in_the_right_form(
     desk: Path, command: str, first: str, pairs: list[tuple[str, str]], dry: bool
 ) -> None:
-    places = [] if command in ("run", "table", "report") else [first] * (2 if command in ("compare", "new") else 1)
+    places = (
+        [] if command in ("run", "table", "report", "site") else [first] * (2 if command in ("compare", "new") else 1)
+    )
     answers([command, *places, *(part for pair in pairs for part in pair), *(["--dry-run"] if dry else [])], desk)
 
 

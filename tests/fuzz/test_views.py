@@ -87,4 +87,7 @@ def test_a_file_that_is_none(training: Path, name: str, how: str) -> None:
         path.mkdir()
     elif how != "missing":
         path.write_text("[" * 100_000 if how == "deep" else "")
-    assert view(training, "server") is None
+    if (name, how) == ("transcript.json", "missing"):  # as after `prune`: the observed rounds are replayed
+        assert isinstance(view(training, "server"), View)
+    else:
+        assert view(training, "server") is None

@@ -6,16 +6,19 @@ import contextlib
 import io
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from leakboard.core import registry
 from leakboard.leaderboard.cli.main import main
+from leakboard.leaderboard.page.charts.base import Chart
+from leakboard.leaderboard.page.charts.collect import Drawn, save_charts
 from leakboard.leaderboard.planning.run_folder import open_run
 from leakboard.leaderboard.records.record import Record
 
@@ -67,11 +70,27 @@ class Outcome:
         return self.err.splitlines()[0]
 
 
-def call(*arguments: object) -> Outcome:
-    """The command line in this process, as a new one would see it: no plugin file loaded yet."""
+@contextlib.contextmanager
+def few_charts(most: int = 1) -> Iterator[None]:
+    """Pages that are written in this block have at most so many charts: all of them take half of a tiny run's time."""
+
+    def few(folder: Path, given: Iterable[Chart]) -> list[Drawn]:
+        return save_charts(folder, list(given)[:most])
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("leakboard.leaderboard.page.page.save_charts", few)
+        yield
+
+
+def call(*arguments: object, charts: bool = False) -> Outcome:
+    """The command line in this process, as a new one would see it: no plugin file loaded yet.
+
+    A page that it writes has one chart, unless all of them are asked for.
+    """
     forget_plugins()
     out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+    drawn = contextlib.nullcontext() if charts else few_charts()
+    with drawn, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
             code = main([str(argument) for argument in arguments])
         except SystemExit as end:  # argparse

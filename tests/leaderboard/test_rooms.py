@@ -11,7 +11,10 @@ from leakboard.core.registry import ROOT, module_name
 from leakboard.core.sources import PACKAGES, imported_modules
 
 #: in the order of docs/architecture.md
-ROOMS = (*("records", "goals", "planning", "cells", "engine", "tables", "ranking", "page", "publishing", "api", "cli"),)
+ROOMS = (
+    *("records", "goals", "planning", "cells", "engine", "tables", "ranking", "page", "publishing", "site"),
+    *("api", "cli"),
+)
 LEADERBOARD = ROOT / "leaderboard"
 FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 ROOM_FILES = [path for path in FILES if path.is_relative_to(LEADERBOARD) and path.parent != LEADERBOARD]

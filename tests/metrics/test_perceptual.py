@@ -18,11 +18,10 @@ from leakboard.core import vision
 from leakboard.core.errors import UserError
 from leakboard.metrics.base import Score
 from leakboard.metrics.building_blocks import backbone as _backbone
-from leakboard.metrics.identified import IdentifiedLpips, embed, identified_lpips
+from leakboard.metrics.building_blocks.decoy_features import embed
+from leakboard.metrics.identified import IdentifiedLpips, identified_lpips
 from leakboard.metrics.perceptual import Lpips, lpips_distance
-from tests.metrics.helpers import images, truth
-
-SHAPES = {0: (64, 3, 11, 11), 3: (192, 64, 5, 5), 6: (384, 192, 3, 3), 8: (256, 384, 3, 3), 10: (256, 256, 3, 3)}
+from tests.metrics.helpers import KERNELS, images, random_features, truth
 
 
 @pytest.fixture(autouse=True)
@@ -34,13 +33,7 @@ def _fresh_cache() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def features() -> dict[str, Tensor]:
-    generator = torch.Generator().manual_seed(1)
-    state = {}
-    for layer, shape in SHAPES.items():
-        scale = (2 / (shape[1] * shape[2] * shape[3])) ** 0.5
-        state[f"features.{layer}.weight"] = torch.randn(shape, generator=generator) * scale
-        state[f"features.{layer}.bias"] = torch.randn(shape[0], generator=generator) * 0.01
-    return state
+    return random_features()
 
 
 @pytest.fixture
@@ -59,7 +52,7 @@ def reference(features: dict[str, Tensor]) -> Any:
         network = vision.lpips().LPIPS(net="alex", pnet_rand=True, verbose=False)
     slices = (network.net.slice1, network.net.slice2, network.net.slice3, network.net.slice4, network.net.slice5)
     with torch.no_grad():
-        for part, layer in zip(slices, SHAPES, strict=True):
+        for part, layer in zip(slices, KERNELS, strict=True):
             convolution = getattr(part, str(layer))
             convolution.weight.copy_(features[f"features.{layer}.weight"])
             convolution.bias.copy_(features[f"features.{layer}.bias"])
@@ -200,3 +193,14 @@ def test_a_download_only_when_asked(
 def test_other_channels_are_refused(weights: str) -> None:
     with pytest.raises(ValueError, match="grey or RGB"):
         Lpips(weights=weights).score(truth(images(1, 2), images(1, 2)))
+
+
+def test_channel_weights_are_pinned_and_a_missing_file_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"lacks its channel weights alex.pth: install the package lpips again"):
+        _backbone.read_channels(tmp_path / "alex.pth")
+    torch.save({"lin0.model.1.weight": torch.zeros(1, 64, 1, 1)}, tmp_path / "alex.pth")
+    with pytest.raises(UserError, match=r"are others than expected"):
+        _backbone.read_channels(tmp_path / "alex.pth")
+    (tmp_path / "alex.pth").write_text("text")
+    with pytest.raises(UserError, match=r"The channel weights of LPIPS cannot be read"):
+        _backbone.read_channels(tmp_path / "alex.pth")

@@ -18,7 +18,13 @@ from pydantic import Field
 from torch import Tensor
 from torch.func import grad, vmap
 
-from leakboard.attacks.base import Knowledge, MembershipAnswer, MembershipAttack, MembershipTask
+from leakboard.attacks.base import (
+    TAKEN_FOR_GRADIENT,
+    Knowledge,
+    MembershipAnswer,
+    MembershipAttack,
+    MembershipTask,
+)
 from leakboard.attacks.membership.building_blocks.signals import joined
 from leakboard.core.errors import Unsupported
 from leakboard.datasets.base import LabelledImages
@@ -93,7 +99,10 @@ class BatchMembership(MembershipAttack):
         scores = torch.stack([score for score, _, _ in found])
         decisions = torch.stack([decision for _, decision, _ in found]).any(0)
         ways = sorted({way for _, _, way in found})
-        return MembershipAnswer(scores.amax(0), decisions, tuple(f"by {way}" for way in ways))
+        flags = [f"by {way}" for way in ways]
+        if knowledge.public.training.is_local:
+            flags.append(TAKEN_FOR_GRADIENT)
+        return MembershipAnswer(scores.amax(0), decisions, tuple(flags))
 
     def _asked(self, knowledge: Knowledge, task: MembershipTask) -> list[Mixture]:
         """The mixtures that the task asks about."""

@@ -36,6 +36,7 @@ from leakboard.core import registry
 from leakboard.core.caches import cache_folder
 from leakboard.core.errors import Unsupported
 from leakboard.core.files import keep_tensors, kept_tensors, locked
+from leakboard.core.memory import keep_freed_memory
 from leakboard.core.seeds import derive_seed, digest_of
 from leakboard.core.sources import source_digests
 from leakboard.datasets.base import LabelledImages
@@ -191,7 +192,8 @@ def shadow_pool(
     records = joined(candidates, *([] if own is None else [own]), knowledge.auxiliary)
     parts = slice(0, sizes[0]), slice(sizes[0], sizes[0] + sizes[1]), slice(sizes[0] + sizes[1], sum(sizes))
     pool = ShadowPool(records, *parts, online, torch.empty(0, 0), Signals({}, {}))
-    key = _key(knowledge, pool, precision)
+    asked_for = _asked_for(knowledge, pool, precision)
+    home = (folder or FOLDER) / _key(knowledge, asked_for)
     made: dict[int, tuple[Tensor, Signals]] = {}
     waiting, busy, slowest = deque(range(count)), 0, 0.0
     while waiting:
@@ -203,7 +205,7 @@ def shadow_pool(
             break
         started = time.monotonic()
         index = waiting.popleft()
-        found = _model(knowledge, pool, index, key, precision, (folder or FOLDER) / key)
+        found = _model(knowledge, pool, index, asked_for, precision, home)
         if found is None:
             waiting.append(index)
             busy += 1
@@ -252,13 +254,14 @@ def train_shadows(
 def _fill(asked: Callable[[], ShadowPool]) -> None:
     """Run in its own process; the result is what it writes to the cache."""
     torch.set_num_threads(1)
+    keep_freed_memory()
     asked()
 
 
-def halves(pool: ShadowPool, key: str, index: int) -> Tensor:
+def halves(pool: ShadowPool, asked_for: str, index: int) -> Tensor:
     """Which records (A,) model `index` learns: one half of the universe. Model 2i+1 learns the complement of 2i."""
     universe = torch.arange(len(pool.records))[pool.universe]
-    generator = torch.Generator().manual_seed(derive_seed(key, "halves", index // 2))
+    generator = torch.Generator().manual_seed(derive_seed(asked_for, "halves", index // 2))
     order = universe[torch.randperm(len(universe), generator=generator)]
     first, second = order[: len(order) // 2], order[len(order) // 2 :]
     member = torch.zeros(len(pool.records), dtype=torch.bool)
@@ -267,10 +270,10 @@ def halves(pool: ShadowPool, key: str, index: int) -> Tensor:
 
 
 def _model(
-    knowledge: Knowledge, pool: ShadowPool, index: int, key: str, precision: Precision, folder: Path
+    knowledge: Knowledge, pool: ShadowPool, index: int, asked_for: str, precision: Precision, folder: Path
 ) -> tuple[Tensor, Signals] | None:
     """Membership and signals of one model: cached, or trained and cached; None while another process trains it."""
-    member = halves(pool, key, index)
+    member = halves(pool, asked_for, index)
     file = folder / f"{index}.safetensors"
     classes = knowledge.public.classes
     kept = _load(file, member, classes)
@@ -281,7 +284,7 @@ def _model(
             return None
         signals = _load(file, member, classes)  # another process may have finished it in the meantime
         if signals is None:
-            signals = _trained(knowledge, pool, member, derive_seed(key, "shadow", index), precision)
+            signals = _trained(knowledge, pool, member, derive_seed(asked_for, "shadow", index), precision)
             _keep(file, member, signals)
     return member, signals
 
@@ -303,12 +306,12 @@ def _observed(knowledge: Knowledge) -> tuple[Moment, ...]:
     return tuple(moment for index, moment in names.items() if index in rounds)
 
 
-def _key(knowledge: Knowledge, pool: ShadowPool, precision: Precision) -> str:
-    """The digest of everything that determines the models. The attack's seed is no part of it: pools are shared."""
+def _asked_for(knowledge: Knowledge, pool: ShadowPool, precision: Precision) -> str:
+    """The digest of what the models shall be. All draws come from it: better code must not give other random halves.
+
+    The attack's seed is no part of it: pools are shared.
+    """
     defense = knowledge.defense
-    defense_file = sys.modules[type(defense).__module__].__file__
-    assert defense_file is not None
-    model_file = str(registry.find("model", knowledge.public.model)["file"])
     pixels, labels = raw_bytes(pool.records.images), raw_bytes(pool.records.labels)
     return digest_of(
         knowledge.public.model_dump(mode="json"),
@@ -320,9 +323,16 @@ def _key(knowledge: Knowledge, pool: ShadowPool, precision: Precision) -> str:
         precision,
         list(_observed(knowledge)),
         knowledge.reading_key(),
-        source_digests([__name__, type(knowledge).__module__, defense_file, model_file]),
-        torch.__version__,
     )
+
+
+def _key(knowledge: Knowledge, asked_for: str) -> str:
+    """The digest of everything that determines the models: what is asked for, and the code that makes it."""
+    defense_file = sys.modules[type(knowledge.defense).__module__].__file__
+    assert defense_file is not None
+    model_file = str(registry.find("model", knowledge.public.model)["file"])
+    sources = source_digests([__name__, type(knowledge).__module__, defense_file, model_file])
+    return digest_of(asked_for, sources, torch.__version__)
 
 
 def _load(file: Path, member: Tensor, classes: int) -> Signals | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -12,7 +13,8 @@ from torch.func import grad, vmap
 
 from leakboard.attacks.base import Inversion, Knowledge
 from leakboard.attacks.building_blocks.candidate_transform import CandidateTransform
-from leakboard.attacks.reconstruction.matching.grouped import can_group, grouped_gradients
+from leakboard.attacks.reconstruction.matching.grouped import Network, grouped_gradients
+from leakboard.attacks.reconstruction.matching.program import program_of
 from leakboard.attacks.reconstruction.matching.traced import recording
 from leakboard.federation.payload import Parameters
 from leakboard.federation.task import Task
@@ -32,10 +34,10 @@ class Slopes(Protocol):
 class Matcher:
     """Cosine costs of candidate images against the observed gradients, for all problems at once.
 
-    Four methods give the same gradients (tests/attacks/test_matching.py). A single problem uses plain automatic
-    differentiation, which is recorded. Many problems on one model (or with different linear layers) use
-    `grouped_gradients`. Many problems on different models, or with layers that cannot be grouped, use vmap. With batch
-    norm, whose statistics vmap cannot write, problems are computed one after the other. `imitations`, one per problem,
+    Three methods give the same gradients (tests/attacks/test_matching.py). Networks of known layers use the written-out
+    passes of `Network`: all problems together, or one after the other if their convolutions differ. Other
+    networks use vmap. With batch norm, whose statistics vmap cannot write, and for a single problem, they use plain
+    automatic differentiation. The step of a single problem is recorded. `imitations`, one per problem,
     apply to the gradients what a defense did (adaptive attacks). Labels are classes (P, M) or targets (P, M, outputs).
     With a `size`, the cost also has size * log(||g(x)|| / ||g||)^2, because a cosine does not see the scale.
     """
@@ -61,7 +63,9 @@ class Matcher:
         unit = raw / norms[:, None]
         self.log_norms = norms.log().to(device, dtype).repeat(restarts)
         sizes = [part.numel() for part in rows[0]]
-        self.targets = [part.contiguous() for part in unit.to(device, dtype).repeat(restarts, 1).split(sizes, 1)]
+        shapes = [problems[0].gradient.values[name].shape for name in task.parameter_names]
+        pieces = zip(unit.to(device, dtype).repeat(restarts, 1).split(sizes, 1), shapes, strict=True)
+        self.targets = [_in_order(piece.view(-1, *shape)) for piece, shape in pieces]
         self.imitations = imitations * restarts if imitations is not None else (None,) * (restarts * len(problems))
         needed = {i.parts if i is not None else 1 for i in self.imitations}
         #: gradients per problem: one for all its images, or one for each of this many equal parts of them
@@ -77,8 +81,10 @@ class Matcher:
             )
             for n in first
         }
-        kernels = {n for n in first if first[n].ndim == 4}
-        self.grouped = not self.own & kernels and can_group(task.skeleton()) and self._grouping_is_right()
+        self._networks: dict[tuple[int, int], Network] = {}
+        self.program = program_of(task.skeleton(), task.public.shape)
+        #: whether the gradients of all problems are computed together; their convolutions must be the same
+        self.grouped = self.program is not None and not any(first[n].ndim == 4 for n in self.own)
 
     @property
     def shared(self) -> bool:
@@ -122,8 +128,12 @@ class Matcher:
 
         def step(images: Tensor, labels: Tensor, *rest: Tensor) -> tuple[Tensor, Tensor]:
             candidates = images.detach().requires_grad_()
-            found = self._one(dict(zip(names, rest, strict=False)), candidates[0], labels[0])
-            cost = _Misfit.apply(list(rest[len(names) :]), *(g.reshape(1, -1) for g in found))  # type: ignore[no-untyped-call]
+            model = dict(zip(names, rest, strict=False))
+            if self.program is not None:
+                found = Network(self.task, model, *images.shape[:2]).gradients(candidates, labels)
+            else:
+                found = [g[None] for g in self._one(model, candidates[0], labels[0])]
+            cost = _Misfit.apply(list(rest[len(names) :]), *(_in_order(g) for g in found))  # type: ignore[no-untyped-call]
             return cost.detach(), torch.autograd.grad(cost.sum(), candidates)[0]
 
         recorded = recording(self.task, images.shape, self.labels.shape, images.device, images.dtype)
@@ -140,10 +150,10 @@ class Matcher:
         imitations = self.imitations[part]
         if any(i is not None for i in imitations):
             found = self._imitated(found, imitations)
-        costs: Tensor = _Misfit.apply([t[part] for t in self.targets], *(g.flatten(1) for g in found))  # type: ignore[no-untyped-call]
+        costs: Tensor = _Misfit.apply([t[part] for t in self.targets], *(_in_order(g) for g in found))  # type: ignore[no-untyped-call]
         if not self.size:
             return costs
-        norms = _norms([g.flatten(1) for g in found]).clamp(min=1e-30)
+        norms = _norms([_in_order(g) for g in found]).clamp(min=1e-30)
         scale: Tensor = self.size * (norms.log() - self.log_norms[part]).square()
         return torch.add(costs, scale)
 
@@ -159,24 +169,31 @@ class Matcher:
 
     def _gradients(self, images: Tensor, part: slice) -> list[Tensor]:
         """Parameter gradients of each problem's parts, each (P * parts, *shape of the parameter)."""
-        labels, names = self.labels[part], self.task.parameter_names
+        labels, models = self.labels[part], self._models(part)
         if self.parts > 1:
             images, labels = (t.reshape(len(t) * self.parts, -1, *t.shape[2:]) for t in (images, labels))
-        if len(images) == 1 or self.task.buffer_names:
-            start = part.start or 0
-            rows = [
-                self._one(self._models(start + i // self.parts), x, y)
-                for i, (x, y) in enumerate(zip(images, labels, strict=True))
-            ]
-            return [torch.stack(column) for column in zip(*rows, strict=True)]
-        models = self._models(part)
-        if self.parts > 1:
             models = {n: t.repeat_interleave(self.parts, 0) if n in self.own else t for n, t in models.items()}
         if self.grouped:
-            return grouped_gradients(self.task, models, images, labels, self.own)
-        return self._mapped({name: models[name] for name in names}, images, labels)
+            return self._network(models, images).gradients(images, labels)
+        if self.program is None and len(images) > 1 and not self.task.buffer_names:
+            return self._mapped(models, images, labels)
+        rows = [
+            self._one({n: t[i] if n in self.own else t for n, t in models.items()}, x, y)
+            for i, (x, y) in enumerate(zip(images, labels, strict=True))
+        ]
+        return [torch.stack(column) for column in zip(*rows, strict=True)]
 
-    def _mapped(self, weights: Parameters, images: Tensor, labels: Tensor) -> list[Tensor]:
+    def _network(self, models: Parameters, images: Tensor) -> Network:
+        """The network of all problems of this number; the same for each part if they share one model."""
+        problems, records = images.shape[:2]
+        if self.own:
+            return Network(self.task, models, problems, records, self.own)
+        if (problems, records) not in self._networks:
+            self._networks[problems, records] = Network(self.task, models, problems, records)
+        return self._networks[problems, records]
+
+    def _mapped(self, models: Parameters, images: Tensor, labels: Tensor) -> list[Tensor]:
+        weights = {name: models[name] for name in self.task.parameter_names}
         batched = vmap(grad(self._loss), in_dims=({name: 0 if name in self.own else None for name in weights}, 0, 0))
         found: Parameters = batched(weights, images, labels)
         return [found[name] for name in self.task.parameter_names]
@@ -184,26 +201,14 @@ class Matcher:
     def _loss(self, weights: Parameters, images: Tensor, labels: Tensor) -> Tensor:
         return self.task.loss(self.task.logits(weights, images, train=True), labels)
 
-    def _one(self, model: Parameters, images: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
+    def _one(self, model: Parameters, images: Tensor, labels: Tensor) -> Sequence[Tensor]:
+        if self.program is not None:
+            return [g[0] for g in grouped_gradients(self.task, model, images[None], labels[None])]
         arranged = self.task.arranged
         weights = {name: arranged(model[name].detach()).requires_grad_() for name in self.task.parameter_names}
         buffers = {name: model[name].clone() for name in self.task.buffer_names}
         loss = self._loss({**weights, **buffers}, arranged(images), labels)
         return torch.autograd.grad(loss, list(weights.values()), create_graph=True)
-
-    def _grouping_is_right(self) -> bool:
-        """Whether grouping agrees with vmap on two blank problems; a user's network may mix records in its own way."""
-        images = torch.linspace(0, 1, 2, device=self.labels.device, dtype=self.labels.dtype).view(2, 1, 1, 1, 1)
-        images = images.expand(2, 2, *self.task.public.shape)
-        labels = self.labels[:1, :1].expand(2, 2, -1)
-        models = self._models(slice(0, 2))
-        try:
-            ours = grouped_gradients(self.task, models, images, labels, self.own)
-        except (RuntimeError, TypeError, IndexError):  # the network uses its weights differently
-            return False
-        weights = {name: models[name] for name in self.task.parameter_names}
-        pairs = zip(ours, self._mapped(weights, images, labels), strict=True)
-        return all(torch.allclose(a, b, rtol=1e-3, atol=1e-3 * float(b.abs().max())) for a, b in pairs)
 
 
 class _Misfit(torch.autograd.Function):
@@ -243,6 +248,11 @@ def _norms(pieces: list[Tensor]) -> Tensor:
     return torch.stack([g.square().sum(1) for g in pieces]).sum(0).sqrt()
 
 
+def _in_order(gradients: Tensor) -> Tensor:
+    """Gradients (P, *shape) to (P, n), the channels of a kernel last, as the written-out passes hold them."""
+    return (gradients.movedim(2, -1) if gradients.ndim == 5 else gradients).flatten(1)
+
+
 def _cast(value: Tensor, dtype: torch.dtype) -> Tensor:
     return value.to(dtype) if value.is_floating_point() else value
 
@@ -280,7 +290,12 @@ class SignedAdam:
 
 
 def total_variation(x: Tensor) -> Tensor:
-    """TV (P,) of candidates (P, M, C, H, W): mean absolute difference of neighbours, both directions."""
-    vertical = (x[..., 1:, :] - x[..., :-1, :]).abs().flatten(1).mean(1)
-    horizontal = (x[..., :, 1:] - x[..., :, :-1]).abs().flatten(1).mean(1)
+    """TV (P,) of candidates (P, M, C, H, W): mean absolute difference of neighbours, both directions.
+
+    A side of one pixel has no neighbours and adds nothing.
+    """
+    height, width = x.shape[-2:]
+    none = x.new_zeros(len(x))
+    vertical = (x[..., 1:, :] - x[..., :-1, :]).abs().flatten(1).mean(1) if height > 1 else none
+    horizontal = (x[..., :, 1:] - x[..., :, :-1]).abs().flatten(1).mean(1) if width > 1 else none
     return vertical + horizontal

@@ -1,168 +1,135 @@
-"""Gradients of many problems on one model at once: shared weights, one gradient per problem.
+"""Gradients of many problems at once, and their derivative in the images, by passes that are written out.
 
-Every weight becomes a stack (P, *shape) of equal copies that share memory, so that automatic differentiation gives one
-gradient per problem. Convolutions run once over the images of all problems with the single weight. What differs
-between problems (the gradients of the weights, and the pass back through them) runs as convolutions in P groups.
-benchmarks/inversion.py measures the speed-up.
+A matching cost c(g) of the gradient g(x) = dL/dw has the image gradient
+
+    dc/dx  =  d/dx <g(x), v>  =  d/dt dL/dx (x, w + t v)  at t = 0,    v = dc/dg
+
+which is the R-operator of Pearlmutter (1994): a forward pass of tangents along v, and one more pass back. Automatic
+differentiation through g(x) needs the same convolutions, but adds bookkeeping and changes of layout. Every problem has
+its own g and v. Convolutions with the model's weight run over the images of all problems; those that give g or use v
+run in one group per problem. benchmarks/inversion.py measures the speed-up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.nn.functional import conv2d, linear
-from torch.overrides import TorchFunctionMode
 
+from leakboard.attacks.reconstruction.matching.layers import Layer, maker_of
+from leakboard.attacks.reconstruction.matching.program import program_of
 from leakboard.federation.payload import Parameters
 from leakboard.federation.task import Task
 
-Pair = tuple[int, int]
-_backward = torch.ops.aten.convolution_backward
-
-#: stride, padding, dilation
-How = tuple[Pair, Pair, Pair]
+#: outputs (P * M, outputs) to the sum of the problems' losses
+Loss = Callable[[Tensor], Tensor]
 
 
-def can_group(network: nn.Module) -> bool:
-    """Whether all parameters belong to plain convolutions and linear layers, and there are no buffers."""
-    owners = [m for m in network.modules() if any(True for _ in m.parameters(recurse=False))]
-    return not any(True for _ in network.buffers()) and all(
-        type(m) is nn.Linear
-        or (type(m) is nn.Conv2d and m.groups == 1 and m.padding_mode == "zeros" and not isinstance(m.padding, str))
-        for m in owners
-    )
+class Network:
+    """The network of P problems with M images each; all its passes are made from it.
+
+    The tensors of the model named in `own` are stacks (P, *shape), one per problem; a convolution's weight can be among
+    them only if P = 1. With a `bend`, the derivative of gradients in the images takes into account that a ReLU can
+    switch (`layers._BentRelu`); the gradients stay exact.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        model: Parameters,
+        problems: int,
+        records: int,
+        own: Collection[str] = (),
+        bend: float = 0.0,
+    ) -> None:
+        program = program_of(task.skeleton(), task.public.shape)
+        if program is None:
+            raise TypeError("the network has layers that cannot be grouped")
+        self.task, self.shape, self.program = task, (problems, records), program
+        self.makers = [maker_of(step, task, model, self.shape, own, bend) for step in program]
+        self.std = torch.tensor(task.public.std).view(-1, 1, 1)
+
+    def slopes(self, images: Tensor, loss: Loss) -> list[Tensor]:
+        """Gradients (P, *shape) of a loss for images (P, M, C, H, W) in [0, 1], differentiable once in the images.
+
+        The loss maps outputs (P * M, outputs) to a number, the sum over the problems.
+        """
+        return list(_Gradients.apply(images, _Passes(self), loss))  # type: ignore[no-untyped-call]
+
+    def gradients(self, images: Tensor, labels: Tensor) -> list[Tensor]:
+        """The same for each problem's mean loss against targets (P, M, outputs)."""
+        return self.slopes(images, lambda out: self.task.losses(out, labels.flatten(0, 1)).sum() / self.shape[1])
 
 
 def grouped_gradients(
     task: Task, model: Parameters, images: Tensor, labels: Tensor, own: Collection[str] = ()
 ) -> list[Tensor]:
-    """Gradients (P, *shape) of each problem's mean loss, differentiable once in the images.
-
-    Images (P, M, C, H, W) in [0, 1], targets (P, M, outputs). Needs `can_group`. The tensors named in `own` are stacks
-    (P, *shape), one per problem; a convolution's weight cannot be among them.
-    """
-    records = images.shape[1]
-
-    def loss(logits: Tensor) -> Tensor:
-        return task.losses(logits, labels.flatten(0, 1)).sum() / records
-
-    return grouped_slopes(task, model, images, loss, own)
+    """Gradients (P, *shape) of each problem's mean loss for images (P, M, C, H, W) and targets (P, M, outputs)."""
+    return Network(task, model, images.shape[0], images.shape[1], own).gradients(images, labels)
 
 
-def grouped_slopes(
-    task: Task, model: Parameters, images: Tensor, loss: Callable[[Tensor], Tensor], own: Collection[str] = ()
-) -> list[Tensor]:
-    """The same for any loss, which maps outputs (P * M, outputs) to a number, the sum over the problems."""
-    problems = len(images)
-    stacks = {
-        n: (model[n] if n in own else model[n].expand(problems, *model[n].shape)).detach().requires_grad_()
-        for n in task.parameter_names
-    }
-    with _PerProblem():
-        logits = task.logits(stacks, images.flatten(0, 1), train=True)
-    return list(torch.autograd.grad(loss(logits), list(stacks.values()), create_graph=True))
-
-
-class _PerProblem(TorchFunctionMode):
-    """Inside this mode, convolutions and linear layers accept stacks of weights (P, *shape)."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is conv2d and args[1].ndim == 5:
-            return _convolve(*args, **(kwargs or {}))
-        if func is linear and args[1].ndim == 3:
-            return _multiply(*args, **(kwargs or {}))
-        return func(*args, **(kwargs or {}))
-
-
-def _multiply(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Rows (P * M, inputs) times a stack (P, outputs, inputs)."""
-    out = x.view(len(weight), -1, x.shape[1]) @ weight.transpose(1, 2)
-    return (out if bias is None else out + bias[:, None]).flatten(0, 1)
-
-
-def _convolve(
-    x: Tensor, weight: Tensor, bias: Tensor | None, stride: Pair, padding: Pair, dilation: Pair, groups: int
-) -> Tensor:
-    """Images (P * M, C, H, W) through a stack (P, O, C, h, w)."""
-    out: Tensor = _Convolution.apply(x, weight, (stride, padding, dilation))  # type: ignore[no-untyped-call]
-    if bias is None:
-        return out
-    return (out.view(len(weight), -1, *out.shape[1:]) + bias[:, None, :, None, None]).flatten(0, 1)
-
-
-class _Convolution(torch.autograd.Function):
-    """A convolution with one weight that has one gradient of the weight per problem."""
+class _Gradients(torch.autograd.Function):
+    """Gradients of the parameters as a function of the images."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, stack: Tensor, how: How) -> Tensor:
-        """Images (P * M, C, H, W) and a stack (P, O, C, h, w) of equal weights."""
-        ctx.save_for_backward(x, stack)
-        ctx.how = how
-        return _forward(x, stack[0], how)
-
-    @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> Any:
-        """Both gradients under create_graph; the second pass does not need that of the weights."""
-        x, stack = ctx.saved_tensors
-        if not torch.is_grad_enabled():
-            return _to_input(x, stack[0], slope, ctx.how), None, None
-        return *_Slopes.apply(x, slope, stack, ctx.how), None  # type: ignore[no-untyped-call]
-
-
-class _Slopes(torch.autograd.Function):
-    """The two gradients of a convolution: of its input, and of its weight (one per problem)."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, slope: Tensor, stack: Tensor, how: How) -> tuple[Tensor, Tensor]:
-        """(gradient in x, gradients (P, O, C, h, w) in the weight)."""
-        problems = len(stack)
-        wide, wide_slope = _side_by_side(x, problems), _side_by_side(slope, problems)
-        ctx.save_for_backward(wide, wide_slope, stack)
-        ctx.how = how
-        blank = wide.new_empty(1).expand(problems * stack.shape[1], *stack.shape[2:])
-        weights = _to_weight(wide, blank, wide_slope, how, problems)
-        return _to_input(x, stack[0], slope, how), weights.view(stack.shape)
+    def forward(ctx: Any, images: Tensor, passes: _Passes, loss: Loss) -> tuple[Tensor, ...]:
+        """Images (P, M, C, H, W) to gradients (P, *shape)."""
+        ctx.passes = passes
+        return passes.gradients(images, loss)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, along_x: Tensor, along_stack: Tensor) -> Any:
-        """Both gradients are linear in the slope, and the weight's is linear in x: pass back through these."""
-        wide, wide_slope, stack = ctx.saved_tensors
-        problems, weights = len(stack), along_stack.flatten(0, 1)
-        to_x = _to_input(wide, weights, wide_slope, ctx.how, problems)
-        to_slope = _forward(wide, weights, ctx.how, problems)
-        shared = _forward(along_x, stack[0], ctx.how)
-        return _one_by_one(to_x, problems), _one_by_one(to_slope, problems) + shared, None, None
+    def backward(ctx: Any, *along: Tensor) -> Any:
+        """The derivative of sum <gradient, along> in the images."""
+        return ctx.passes.slopes(along), None, None
 
 
-def _forward(x: Tensor, weight: Tensor, how: How, groups: int = 1) -> Tensor:
-    """A convolution."""
-    return conv2d(x, weight, None, *how, groups)
+class _Passes:
+    """The four passes of one evaluation: forward, back, tangents forward, tangents back."""
 
+    def __init__(self, network: Network) -> None:
+        self.network, self.task, self.program = network, network.task, network.program
+        self.layers = [make() for make in network.makers]
+        self.outputs = self.errors = torch.empty(0)
 
-def _to_input(x: Tensor, weight: Tensor, slope: Tensor, how: How, groups: int = 1) -> Tensor:
-    """The gradient of a convolution with respect to its input x, of which only the shape matters."""
-    found: Tensor = _backward(slope, x, weight, None, *how, False, (0, 0), groups, (True, False, False))[0]
-    return found
+    def gradients(self, images: Tensor, loss: Loss) -> tuple[Tensor, ...]:
+        """Gradients (P, *shape) of the loss in the order of the task's parameters."""
+        results = [self.task.arranged(self.task.normalise(images.detach().flatten(0, 1)))]
+        for step, layer in zip(self.program, self.layers, strict=True):
+            results.append(layer.forward(*(results[i] for i in step.inputs)))
+        with torch.enable_grad():
+            self.outputs = results[-1].requires_grad_()
+            (self.errors,) = torch.autograd.grad(loss(self.outputs), self.outputs, create_graph=True)
+        self._back(self.errors.detach(), lambda layer, slope, needed: layer.backward(slope, needed), image=False)
+        found: Parameters = {}
+        for layer in self.layers:
+            found.update(layer.found)
+            layer.found = {}  # what autograd returns must not hold what it came from: such a cycle stays in memory
+        return tuple(found[name] for name in self.task.parameter_names)
 
+    def slopes(self, along: Sequence[Tensor]) -> Tensor:
+        """d/dx <gradients(x), along> (P, M, C, H, W)."""
+        directions = dict(zip(self.task.parameter_names, along, strict=True))
+        results: list[Tensor | None] = [None]
+        for step, layer in zip(self.program, self.layers, strict=True):
+            results.append(layer.tangent(directions, *(results[i] for i in step.inputs)))
+        moved = results[-1]
+        change = torch.zeros_like(self.outputs)
+        if moved is not None and self.errors.requires_grad:  # the errors of a linear loss are constant
+            (change,) = torch.autograd.grad(self.errors, self.outputs, moved)
+        found = self._back(change, lambda layer, slope, needed: layer.cotangent(directions, slope), image=True)
+        return (found / self.network.std.to(found)).view(*self.network.shape, *found.shape[1:])
 
-def _to_weight(x: Tensor, weight: Tensor, slope: Tensor, how: How, groups: int) -> Tensor:
-    """The gradient of a convolution with respect to its weight, of which only the shape matters."""
-    found: Tensor = _backward(slope, x, weight, None, *how, False, (0, 0), groups, (False, True, False))[1]
-    return found
-
-
-def _side_by_side(x: Tensor, problems: int) -> Tensor:
-    """(P * M, C, H, W) to (M, P * C, H, W): the problems as groups of channels; no copy if M = 1."""
-    shape = x.shape[1:]
-    return x.reshape(problems, -1, *shape).transpose(0, 1).reshape(-1, problems * shape[0], *shape[1:])
-
-
-def _one_by_one(x: Tensor, problems: int) -> Tensor:
-    """(M, P * C, H, W) to (P * M, C, H, W)."""
-    rest = x.shape[2:]
-    return x.reshape(len(x), problems, -1, *rest).transpose(0, 1).reshape(len(x) * problems, -1, *rest)
+    def _back(self, slope: Tensor, pass_back: Callable[[Layer, Tensor, bool], Tensor | None], *, image: bool) -> Tensor:
+        """Pass slopes from the outputs to the image through all layers; the sum where a result is used twice."""
+        slopes: dict[int, Tensor] = {len(self.program): slope}
+        for index in reversed(range(len(self.program))):
+            inputs = self.program[index].inputs
+            back = pass_back(self.layers[index], slopes.pop(index + 1), image or inputs != (0,))
+            for i in inputs:
+                if back is not None:
+                    slopes[i] = slopes[i] + back if i in slopes else back
+        return slopes.get(0, slope)

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from leakboard.attacks.reconstruction.matching.gradients import IMAGES_AT_ONCE, misfits
-from leakboard.attacks.reconstruction.matching.grouped import can_group, grouped_slopes
+from leakboard.attacks.reconstruction.matching.grouped import Network
+from leakboard.attacks.reconstruction.matching.program import program_of
 from leakboard.attacks.reconstruction.perturbation.psi import gradient_norms
 from leakboard.datasets.base import LabelledImages
 from leakboard.defenses.perturbation.clean import CleanParts
@@ -71,7 +72,7 @@ class Streams:
         self.phi = [stack(lambda p, c, d, n=n: c * c * p.phi[n]) for n in self.inner]  # type: ignore[misc]
         self.psi = [stack(lambda p, c, d, n=n: c * d * p.psi[n]) for n in self.inner]  # type: ignore[misc]
         kernels = any(value.ndim == 5 for value in self.own.values())
-        self.grouped = not kernels and can_group(task.skeleton()) and self._grouping_is_right()
+        self.grouped = not kernels and program_of(task.skeleton(), task.public.shape) is not None
 
     def _cast(self, value: Tensor) -> Tensor:
         return (value.float() if value.is_floating_point() else value).to(self.device)
@@ -121,7 +122,8 @@ class Streams:
         names = self.task.parameter_names
         model = {**self.shared, **own}
         if self.grouped:
-            return dict(zip(names, grouped_slopes(self.task, model, images, loss, tuple(own)), strict=True))
+            network = Network(self.task, model, images.shape[0], images.shape[1], own)
+            return dict(zip(names, network.slopes(images, loss), strict=True))
         leaves = [
             {n: (own[n][i] if n in own else self.shared[n]).detach().requires_grad_() for n in names}
             for i in range(len(images))
@@ -130,25 +132,6 @@ class Streams:
         every = [leaf[name] for leaf in leaves for name in names]
         found = torch.autograd.grad(loss(torch.cat(outputs)), every, create_graph=True)
         return {name: torch.stack(found[index :: len(names)]) for index, name in enumerate(names)}
-
-    def _grouping_is_right(self) -> bool:
-        """Whether grouping agrees with single problems; a user's network may mix records in its own way."""
-        shade = torch.linspace(0.1, 1, 2, device=self.device).view(1, 2, 1, 1, 1)
-        images = shade.expand(1, 2, *self.task.public.shape).contiguous()
-        ones = torch.ones(1, 2, device=self.device)
-        along, first = torch.ones(self.width, device=self.device), torch.zeros(1, dtype=torch.long)
-        batch = Batch(images, self.values(ones.long(), first), ones)
-        self.grouped = False
-        plain = self.made(batch, along, first)
-        self.grouped = True
-        try:
-            ours = self.made(batch, along, first)
-        except (RuntimeError, TypeError, IndexError):  # the network uses its weights differently
-            return False
-        return all(
-            torch.allclose(a, b, rtol=1e-3, atol=1e-3 * float(b.detach().abs().max()))
-            for a, b in zip(ours, plain, strict=True)
-        )
 
 
 class BatchMatcher:

@@ -72,7 +72,7 @@ class RayExecutor(Executor):
         self._running.append(Sent(job, task=self._task(job)))
 
     def _task(self, job: Job) -> Any:
-        share = self.gpus_per_cell if job.cell is not None else 0.0
+        share = self.gpus_per_cell if job.cell is not None or job.device != "cpu" else 0.0
         # a fork server keeps the environment of its start, so cells with a GPU need Ray workers of their own
         variables = {"PYTHONPATH": importing_us()["PYTHONPATH"], "LEAKBOARD_GPUS": f"{share:g}"}
         options = {"num_cpus": 1, "num_gpus": share, "max_retries": 0, "runtime_env": {"env_vars": variables}}
@@ -120,7 +120,7 @@ class RayExecutor(Executor):
 
 def has_result(job: Job) -> bool:
     """Whether this machine sees the job's record or training."""
-    return job.record_file.exists() if job.cell is not None else job.training_folder.is_dir()
+    return job.record_file.exists() if job.cell is not None else job.is_trained
 
 
 def work_here(text: str, memory_limit: float, folder: str, code: str) -> tuple[Status, str, bool]:

@@ -18,6 +18,7 @@ from leakboard.leaderboard.cells.attack_process import start_attack_process
 from leakboard.leaderboard.cells.fork_server import start_fork_server
 from leakboard.leaderboard.cells.processes import context
 from leakboard.leaderboard.engine.executors.base import PATIENCE, End, Executor, Running
+from leakboard.leaderboard.engine.executors.logs import trim_log
 from leakboard.leaderboard.engine.executors.memory import GIB, resident
 from leakboard.leaderboard.engine.worker import UNWRITTEN, log_file, work
 from leakboard.leaderboard.planning.jobs import Job
@@ -90,6 +91,7 @@ class LocalExecutor(Executor):
                 self._running.remove(running)
                 running.end()
                 ends.append(end)
+            trim_log(log_file(running.job))
         return ends
 
     def _end_of(self, running: Started) -> End | None:

@@ -84,6 +84,7 @@
       all(".shot", group).forEach(function (shot) { add(shot, name + " " + shot.textContent); });
     });
     all(".card").forEach(function (card) { add(card, card.textContent); });
+    all(".scoreboard tbody tr").forEach(function (row) { add(row, row.textContent); });
     all("details.record").forEach(function (record) { add(record, record.querySelector("summary").textContent); });
     return found;
   }
@@ -102,6 +103,7 @@
       board.hidden = rows.length ? !some(rows) : !chosen(board.dataset);
     });
     all(".group").forEach(function (group) { group.hidden = !some(all(".shot", group)); });
+    all(".scores").forEach(function (scores) { scores.hidden = !some(all("tbody tr", scores)); });
   }
 
   var items = [];
@@ -138,8 +140,18 @@
 
   var cameFrom = null;
 
+  // a mark of the scoreboard leads to what was found: its pictures are opened
+  function openFinding(element) {
+    var card = element.closest(".card");
+    if (card.hidden) { clear(); }
+    all("details.seen", element).forEach(function (part) { part.open = element !== card; });
+    element.scrollIntoView();
+    element.focus({ preventScroll: true });
+  }
+
   function openNamed() {
     var record = document.getElementById(location.hash.slice(1));
+    if (record && record.closest(".card")) { openFinding(record); return; }
     if (!record || !record.matches("details.record")) { return; }
     if (record.hidden) { clear(); }
     record.open = true;
@@ -157,14 +169,14 @@
     cameFrom = null;
   }
 
-  all("table.leaderboard").forEach(makeSortable);
+  all("table.leaderboard, table.scoreboard").forEach(makeSortable);
   items = filterables();
   input.addEventListener("input", filter);
   choices.forEach(function (choice) { choice.addEventListener("change", filter); });
   document.querySelector(".filter").hidden = false;
   window.addEventListener("hashchange", openNamed);
   document.addEventListener("click", function (event) {
-    var link = event.target.closest("a[href^='#record=']");
+    var link = event.target.closest("a[href^='#record='], a[href^='#defense=']");
     if (!link) { return; }
     cameFrom = link;
     // following the same link twice changes no hash, and must still lead there
@@ -175,7 +187,8 @@
     var inside = document.activeElement;
     if (event.key === "Escape") {
       var record = inside.closest("details.record[open]");
-      if (record) { close(record); } else if (inside === input || choices.includes(inside)) { clear(); }
+      var found = inside.closest(".card");
+      if (record) { close(record); } else if (found && cameFrom && cameFrom.isConnected) { cameFrom.focus(); } else if (inside === input || choices.includes(inside)) { clear(); }
     } else if (event.key === "/" && !event.ctrlKey && !event.metaKey && !event.altKey && !inside.matches("input, select")) {
       event.preventDefault();
       input.focus();

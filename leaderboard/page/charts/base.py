@@ -47,6 +47,8 @@ class Chart(Extension, ABC):
     shows: ClassVar[str]
     #: charts of one data set stand on the page in this order
     order: ClassVar[int] = 100
+    #: whether it shows reconstructions of all batch sizes; others show the smallest one, the attacker's best case
+    all_batch_sizes: ClassVar[bool] = False
 
     labels: tuple[str, ...]
     title: str

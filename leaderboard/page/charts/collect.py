@@ -31,15 +31,16 @@ def chart_classes() -> list[type[Chart]]:
 
 
 def charts(boards: Sequence[Board], records: Sequence[Record]) -> list[Chart]:
-    """All charts, those of one data set together. For reconstructions they show the smallest batch size."""
-    boards = smallest_batches(boards)
+    """All charts, those of one data set together. For reconstructions most show the smallest batch size."""
+    smallest = {id(board) for board in smallest_batches(boards)}
     datasets = [board.place.dataset for board in boards] + [record.cell.training.dataset.label for record in records]
     found: list[Chart] = []
     for dataset in dict.fromkeys(datasets):
         here = [board for board in boards if board.place.dataset == dataset]
         measured = [record for record in records if record.cell.training.dataset.label == dataset]
         for one in chart_classes():
-            found += one.numbers([board for board in here if one.applies_to(board)], measured)
+            shown = [board for board in here if one.all_batch_sizes or id(board) in smallest]
+            found += one.numbers([board for board in shown if one.applies_to(board)], measured)
     return found
 
 

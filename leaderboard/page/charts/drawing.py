@@ -20,6 +20,13 @@ from leakboard.leaderboard.page.charts.base import Chart, Look
 from leakboard.leaderboard.tables.table import Cell
 
 CSS_DPI = 96
+PAPER_DPI = 300
+#: entries of a file that differ from day to day
+NO_DATE: dict[str, dict[str, None]] = {
+    "svg": {"Date": None, "Creator": None},
+    "pdf": {"CreationDate": None},
+    "png": {"Software": None},
+}
 FONT = 9.0
 MARKERS = "osD^vPX<>*"
 
@@ -29,7 +36,12 @@ DARK = Look("#191f23", "#e4e6e3", "#9eaab0", "#303a40", "#6cc6d4", "#f0977a", 0.
 
 
 def to_svg(chart: Chart, look: Look) -> tuple[bytes, tuple[int, int]]:
-    """The chart as an SVG file, with its width and height in CSS pixels. The same chart always gives the same file."""
+    """The chart as an SVG file, with its width and height in CSS pixels."""
+    return draw_chart(chart, look, "svg")
+
+
+def draw_chart(chart: Chart, look: Look, form: str) -> tuple[bytes, tuple[int, int]]:
+    """The chart as a file of this format, with its width and height in CSS pixels. Equal charts give equal files."""
     settings = {
         **sns.axes_style("ticks"),
         **{"font.size": FONT, "axes.titlesize": FONT + 0.5, "axes.labelsize": FONT, "legend.fontsize": FONT - 0.5},
@@ -44,6 +56,7 @@ def to_svg(chart: Chart, look: Look) -> tuple[bytes, tuple[int, int]]:
         **{"figure.facecolor": look.paper, "legend.frameon": False, "axes.titlelocation": "left"},
         # labels are text, not formulas; glyphs are shapes, so the file needs no font; ids are not random
         **{"text.parse_math": False, "svg.fonttype": "path", "svg.hashsalt": "leakboard"},
+        "pdf.fonttype": 42,  # journals refuse matplotlib's default, Type 3
     }
     with ExitStack() as stack:
         stack.enter_context(style.context(settings, after_reset=True))
@@ -51,7 +64,7 @@ def to_svg(chart: Chart, look: Look) -> tuple[bytes, tuple[int, int]]:
         warnings.filterwarnings("ignore", message="Glyph .* missing")  # a label in a script that the font lacks
         paper = chart.draw(look)
         out = io.BytesIO()
-        paper.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
+        paper.savefig(out, format=form, dpi=PAPER_DPI if form == "png" else "figure", metadata=NO_DATE[form])
     width, height = paper.get_size_inches() * CSS_DPI
     return out.getvalue(), (round(width), round(height))
 

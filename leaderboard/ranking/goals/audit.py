@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 from leakboard.leaderboard.ranking.audit_table import (
@@ -17,7 +18,7 @@ from leakboard.leaderboard.ranking.audit_table import (
     outcome_of,
 )
 from leakboard.leaderboard.ranking.evidence import Evidence
-from leakboard.leaderboard.ranking.goal_ranking import BROKEN, HELD, NO_CLAIM, NOT_SHOWN, ListedRanking
+from leakboard.leaderboard.ranking.goal_ranking import BROKEN, HELD, NO_CLAIM, NOT_SHOWN, ListedRanking, Question
 from leakboard.leaderboard.records.record import CellSpec, Record
 from leakboard.leaderboard.tables.table import Cell, Column
 
@@ -66,6 +67,24 @@ class AuditRanking(ListedRanking):
     def notes(self, found: Sequence[Evidence], records: Sequence[Record], waiting: Sequence[CellSpec]) -> list[str]:
         """What the columns mean."""
         return list(NOTES)
+
+    def question(self, about: str) -> Question:
+        """The epsilon of a round."""
+        return Question("epsilon proved", "ε claimed → proved")
+
+    def answer(self, cells: Mapping[str, Cell]) -> Cell:
+        """The claimed epsilon and the bound that is proved."""
+        bound, claimed = super().answer(cells), cells["claimed"].value
+        said = f"{claimed:.3g} → " if isinstance(claimed, (int, float)) else "→ "
+        return replace(bound, text=f"{said}{bound.value:.2f}") if isinstance(bound.value, (int, float)) else bound
+
+    def told(self, record: Record) -> str:
+        """The bound, and what is claimed."""
+        score = record.scores.get("epsilon_lower")
+        if score is None or score.value is None:
+            return ""
+        claimed = score.details.get("claimed")
+        return f"proves ε ≥ {score.value:.2f}" + (f" where {claimed:.3g} is claimed" if claimed is not None else "")
 
     def colour(self, value: float) -> float:
         """tanh(ε/2), the advantage that ε allows."""

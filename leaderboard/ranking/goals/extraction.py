@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import ClassVar
 
 from leakboard.leaderboard.ranking.evidence import Evidence
-from leakboard.leaderboard.ranking.goal_ranking import GoalRanking, metric_cell
+from leakboard.leaderboard.ranking.goal_ranking import GoalRanking, Question, metric_cell, short
 from leakboard.leaderboard.ranking.worst_case import ATTACK, PLAIN_ATTACK, RankedRow, attack_cell, of_plain, share
+from leakboard.leaderboard.records.record import Record
 from leakboard.leaderboard.tables.table import Cell, Column
 
 #: the control's model is open to everyone: an extraction that agrees with it on fewer test records does not work
@@ -69,6 +70,19 @@ class ExtractionRanking(GoalRanking):
     def leaks(self, row: RankedRow) -> bool:
         """Whether the stolen model agrees with the true one on most test records."""
         return float(row.cells["fidelity"].value or 0) > MOST_RECORDS
+
+    def question(self, about: str) -> Question:
+        """The model itself."""
+        return Question("the model", "the model")
+
+    def told(self, record: Record) -> str:
+        """The fidelity of the stolen model."""
+        score = record.scores.get("fidelity")
+        return (
+            ""
+            if score is None or score.value is None
+            else f"copies the model, fidelity {short(100 * score.value, '%')}"
+        )
 
     def colour(self, value: float) -> float:
         """Shares as they are."""

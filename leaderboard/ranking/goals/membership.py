@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from leakboard.leaderboard.ranking.evidence import FEW, Evidence, auc_draws, mean_auc, percentile_interval, tpr_at
 from leakboard.leaderboard.ranking.generalisation_gap import gap_of
-from leakboard.leaderboard.ranking.goal_ranking import TOO_FEW, GoalRanking
+from leakboard.leaderboard.ranking.goal_ranking import TOO_FEW, GoalRanking, Question
 from leakboard.leaderboard.ranking.worst_case import (
     ATTACK,
     PLAIN_ATTACK,
@@ -62,16 +62,20 @@ class MembershipRanking(GoalRanking):
         picked = worst_and_plain(found, self.harm)
         if picked is None:
             return None
-        reported, plain = picked
+        reported, plain, chosen = picked
         draws = auc_draws(reported)
         cells = _cells(reported, draws)
         beside = {} if plain is None else cells if plain.attack == reported.attack else _cells(plain, auc_draws(plain))
         cells = with_plain(cells, beside, self.plain_columns())
-        return RankedRow(defense, cells, self.harm(reported), {"auc": draws}, reported, plain)
+        return RankedRow(defense, cells, self.harm(reported), {"auc": draws}, reported, plain, self.harm(chosen))
 
     def compare(self, first: RankedRow, second: RankedRow) -> int:
-        """By bootstrap draws with the same resamples: their differences are paired."""
-        interval = percentile_interval(first.harms["auc"] - second.harms["auc"])
+        """By bootstrap draws with the same resamples, so that their differences are paired; over common seeds."""
+        common = np.intersect1d(first.strata, second.strata)
+        if not len(common):
+            return 0  # no seed worked for both: nothing tells them apart
+        left, right = (_draws(row, common) for row in (first, second))
+        interval = percentile_interval(left - right)
         return 0 if interval.low <= 0 <= interval.high else -1 if interval.high < 0 else 1
 
     def why_control_holds(self, control: RankedRow) -> str:
@@ -90,9 +94,29 @@ class MembershipRanking(GoalRanking):
         gap = gap_of(records, control) if about == "training" else None
         return [gap.note] if gap is not None and not gap.is_there else []
 
+    def question(self, about: str) -> Question:
+        """Membership in one batch, or in the training."""
+        if about == "batch":
+            return Question("who is in the batch", "who is in the batch (AUC)")
+        return Question("membership AUC", "membership (AUC)")
+
+    def told(self, record: Record) -> str:
+        """The AUC."""
+        score = record.scores.get("auc")
+        if score is None or score.value is None:
+            return ""
+        what = "who is in the batch" if record.cell.about == "batch" else "who was trained on"
+        return f"tells {what} with AUC {score.value:.2f}"
+
     def colour(self, value: float) -> float:
         """The advantage 2·AUC − 1."""
         return 2 * value - 1
+
+
+def _draws(row: RankedRow, seeds: NDArray[np.int64]) -> Floats:
+    """The draws of a row over these seeds alone."""
+    kept = np.flatnonzero(np.isin(row.strata, seeds))
+    return row.harms["auc"] if len(kept) == len(row.strata) else auc_draws(row.reported.take(kept))
 
 
 def _cells(reported: Evidence, draws: Floats) -> dict[str, Cell]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from leakboard.leaderboard.ranking.evidence import FEW, Evidence, halves, mean_interval
-from leakboard.leaderboard.ranking.goal_ranking import TOO_FEW, GoalRanking
+from leakboard.leaderboard.ranking.goal_ranking import TOO_FEW, GoalRanking, Question
 from leakboard.leaderboard.ranking.intervals import clopper_pearson, effective_trials
 from leakboard.leaderboard.ranking.worst_case import (
     ATTACK,
@@ -84,9 +85,9 @@ class ReconstructionRanking(GoalRanking):
         priors = [evidence for evidence in found if is_prior(evidence)]
         if picked is None or not priors:
             return None
-        reported, plain = picked
+        reported, plain, chosen = picked
         prior = max(priors, key=lambda evidence: evidence.mean("psnr") or 0.0)
-        _, rows = halves(prior)
+        others, rows = halves(prior)
         floor = prior.take(rows).values["psnr"]
         each = np.max([evidence.take(rows).values["psnr"] for evidence in found], axis=0) - floor
         cells = {**_cells(reported, floor), "each": Cell(float(each.mean()))}
@@ -99,7 +100,10 @@ class ReconstructionRanking(GoalRanking):
         if "lpips" in reported.values:
             harms["lpips"] = -reported.values["lpips"]
         order = (*reconstruction_harm(reported)[:2], float(harms["excess"].mean()))
-        return RankedRow(defense, with_plain(cells, beside, self.plain_columns()), order, harms, reported, plain)
+        # rounds and batch sizes have other targets: PSNR is compared with what a guess reaches on the same ones
+        gained = float((chosen.values["psnr"] - prior.take(others).values["psnr"]).mean())
+        worst = (*reconstruction_harm(chosen)[:2], gained)
+        return RankedRow(defense, with_plain(cells, beside, self.plain_columns()), order, harms, reported, plain, worst)
 
     def compare(self, first: RankedRow, second: RankedRow) -> int:
         """All rows tie that are no better than the prior and of which no more images are identified than by chance."""
@@ -137,6 +141,22 @@ class ReconstructionRanking(GoalRanking):
         clients = f"; {' or '.join(map(str, found))} clients" if found else ""
         records_in_it = "1 record" if batch_size == 1 else f"{batch_size} records"
         return f"Batch size {batch_size}: {records_in_it} per gradient{clients}."
+
+    def question(self, about: str) -> Question:
+        """How many images are recovered: identified among the decoys."""
+        return Question("images recovered", "images recovered")
+
+    def answer(self, cells: Mapping[str, Cell]) -> Cell:
+        """The identified share; where that is nothing, but the PSNR is above the prior, the decibels beside it."""
+        cell, excess = super().answer(cells), cells["excess"]
+        if cell.value == 0 and isinstance(excess.value, (int, float)) and excess.text is None:
+            return replace(cell, text=f"{cell.text}, {excess.value:+.1f} dB")
+        return cell
+
+    def told(self, record: Record) -> str:
+        """How many images were identified."""
+        hits = record.scores["identified"].per_item if "identified" in record.scores else []
+        return f"recovers {round(sum(hits))} of {len(hits)} images" if hits else ""
 
     def colour(self, value: float) -> float:
         """Shares as they are."""

@@ -10,7 +10,7 @@ from leakboard.core.terminal import plain
 from leakboard.leaderboard.tables.formats.base import Format
 from leakboard.leaderboard.tables.table import Table
 
-_EXTRAS = ("low", "high", "text", "note", "link")
+_EXTRAS = ("low", "high", "text", "mark", "note", "link")
 
 
 def _csv(value: object) -> object:

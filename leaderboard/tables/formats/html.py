@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from leakboard.core.terminal import plain
 from leakboard.leaderboard.tables.formats.base import Format
-from leakboard.leaderboard.tables.formats.shared import remarks
+from leakboard.leaderboard.tables.formats.shared import marked_remarks
 from leakboard.leaderboard.tables.table import Cell, Column, Row, Table
 
 
@@ -18,6 +18,8 @@ def _html(text: str) -> str:
 
 def _html_cell(cell: Cell, column: Column, mark: int | None, first: bool, numeric: bool) -> str:
     shown = f'<span class="value">{_html(cell.main(column))}</span>'
+    if cell.sign:
+        shown = f'<span class="mark" title="{_html(cell.mark)}">{_html(cell.sign.strip())}</span> {shown}'
     interval = cell.interval(column)
     shown += f' <span class="interval">{_html(interval)}</span>' if interval else ""
     if cell.link:  # always a fragment of this page: no record's name can become a javascript: address
@@ -56,7 +58,7 @@ def to_html(table: Table) -> str:
         if section:
             body += f'<tbody class="section"><tr><th scope="rowgroup" {span}>{_html(section)}</th></tr></tbody>\n'
         body += _html_rows(table, ranked, "ranked") + _html_rows(table, muted, "muted")
-    marked = [(f"<sup>{mark}</sup> " if mark else "") + _html(text) for mark, text in remarks(table)]
+    marked = [(f"<sup>{mark}</sup> " if mark else "") + _html(text) for mark, text in marked_remarks(table)]
     foot = "".join(f'<tr><td {span} class="note"><span>{remark}</span></td></tr>\n' for remark in marked)
     return (
         f'<table class="leaderboard">\n'

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import starmap
 
 from leakboard.core.terminal import plain
 from leakboard.leaderboard.tables.formats.base import Format
-from leakboard.leaderboard.tables.formats.shared import RAISED, remarks
+from leakboard.leaderboard.tables.formats.shared import RAISED, marked_remarks
 from leakboard.leaderboard.tables.table import NOTHING, Cell, Column, Group, Row, Table
 
 #: what a document must load
 PACKAGES = r"\usepackage{booktabs,graphicx}"
 #: lines of a page besides title, header and notes
 LINES = 36
+#: below every table that shows an interval
+INTERVALS = "Numbers behind ±, or raised with + and lowered with −, are the ends of 95 % intervals."
 #: letters that pdfLaTeX's default encoding lacks, with the nearest ASCII letters
 _LETTERS = dict(zip("ÐÞðþĐđĦħĸŊŋŦŧ", ["D", "Th", "d", "th", "D", "d", "H", "h", "k", "N", "n", "T", "t"], strict=True))
 _UNKNOWN = set("ĄąĘęĮįŲųĿŀŉſªº") | set(_LETTERS)
@@ -30,7 +33,16 @@ SIGNS = {
     **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "`": r"\textasciigrave{}"},
     **{'"': "''", "‘": "`", "’": "'", "“": "``", "”": "''", "…": r"\ldots{}", "−": "$-$", "°": r"$^\circ$"},
     **{"–": r"\textendash{}", "—": r"\textemdash{}", "≤": r"$\leq$", "≥": r"$\geq$", "±": r"$\pm$", "≈": r"$\approx$"},
-    **{"×": r"$\times$", "·": r"$\cdot$", "∞": r"$\infty$", "√": r"$\surd$", "µ": r"$\mu$", "⁄": "/"},
+    **{
+        "×": r"$\times$",
+        "·": r"$\cdot$",
+        "∞": r"$\infty$",
+        "√": r"$\surd$",
+        "✓": r"$\surd$",
+        "✗": r"$\times$",
+        "µ": r"$\mu$",
+        "⁄": "/",
+    },
     **{"↑": r"$\uparrow$", "↓": r"$\downarrow$", "→": r"$\rightarrow$", "ε": r"$\varepsilon$", "φ": r"$\varphi$"},
     **{char: f"$\\{name}$" for char, name in zip("αβγδζηθικλμνξπρστυχψω", _GREEK.split(), strict=True)},
     **{char: f"$\\{name}$" for char, name in zip("ΓΔΘΛΞΠΣΦΨΩ", _GREEK_CAPITALS.split(), strict=True)},
@@ -79,15 +91,18 @@ def _latex_cell(cell: Cell, column: Column, mark: str) -> str:
     if cell.is_number and cell.text is None:
         number = rf"\mathbf{{{_power(main)}}}" if cell.best else _power(main)
         return f"${number}{_reach(cell, column)}${mark}"
-    return (rf"\textbf{{{_latex(main)}}}" if cell.best else _latex(main)) + mark
+    shown = _latex(cell.sign + main)
+    return (rf"\textbf{{{shown}}}" if cell.best else shown) + mark
 
 
 def to_latex(table: Table) -> str:
     r"""A `table` float: best cells in bold, intervals with ±, unranked rows below a rule. Wide tables are scaled down.
 
-    A table that is too long for a page becomes several. The first line is a comment with the packages that the
-    document must load.
+    A table that is too long for a page becomes several. Each has a `\label` made of its title. The first line is a
+    comment with the packages that the document must load.
     """
+    if any(_reach(row.cell(column), column) for row in table.rows for column in table.columns):
+        table = replace(table, notes=(*table.notes, INTERVALS))
     pages = _pages(table)
     if len(pages) == 1:
         return _float(table, table.groups())
@@ -116,6 +131,15 @@ def _pages(table: Table) -> list[list[Group]]:
             pages[-1][-1] = Group(last.section, (*last.ranked, *ranked), (*last.muted, *muted))
             notes, left, fresh = notes | own, left - taken, False
     return pages
+
+
+def _label(title: str) -> str:
+    """The name for `\\ref`: letters and digits of the title.
+
+    >>> _label("Reconstruction, digits, threat server:active, ε = 3")
+    'tab:reconstruction-digits-threat-server-active-3'
+    """
+    return "tab:" + "-".join(re.findall("[a-z0-9]+", title.lower()))
 
 
 def _lines(note: str) -> int:
@@ -147,9 +171,10 @@ def _float(table: Table, groups: Sequence[Group]) -> str:
     form = "".join("r" if table.is_numeric(column) else "l" for column in table.columns)
     header = " & ".join(_latex(column.header) for column in table.columns) + r" \\"
     caption = ". ".join(_latex(text) for text in (table.title, table.caption) if text)
-    beneath = [(rf"\textsuperscript{{{mark}}} " if mark else "") + _latex(text) for mark, text in remarks(table)]
+    beneath = [(rf"\textsuperscript{{{mark}}} " if mark else "") + _latex(text) for mark, text in marked_remarks(table)]
     return "\n".join(
         [f"% {PACKAGES}", r"\begin{table}[t]", r"\centering", rf"\caption{{{caption}}}"]
+        + [rf"\label{{{_label(table.title)}}}"]
         + [r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"]
         + [rf"\begin{{tabular}}{{@{{}}{form}@{{}}}}", r"\toprule", header, *body, r"\bottomrule", r"\end{tabular}}"]
         + [rf"\par\smallskip{{\footnotesize {remark}\par}}" for remark in beneath]
@@ -164,5 +189,12 @@ class Latex(Format):
     comment = "% "
 
     def render(self, tables: Sequence[Table]) -> str:
-        """The tables one after the other."""
-        return "\n\n".join(map(to_latex, tables)) + "\n"
+        """The tables one after the other; labels that are taken get a number."""
+        seen: Counter[str] = Counter()
+
+        def numbered(found: re.Match[str]) -> str:
+            seen[found[1]] += 1
+            return found[0] if seen[found[1]] == 1 else rf"\label{{{found[1]}-{seen[found[1]]}}}"
+
+        text = "\n\n".join(map(to_latex, tables)) + "\n"
+        return re.sub(r"^\\label\{(tab:[a-z0-9-]*)\}$", numbered, text, flags=re.MULTILINE)

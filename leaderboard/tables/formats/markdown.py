@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from leakboard.core.terminal import plain
 from leakboard.leaderboard.tables.formats.base import Format
-from leakboard.leaderboard.tables.formats.shared import raised, remarks
+from leakboard.leaderboard.tables.formats.shared import marked_remarks, raised
 from leakboard.leaderboard.tables.table import Cell, Column, Row, Table
 
 
@@ -18,7 +18,7 @@ def _markdown(text: str) -> str:
 
 def _markdown_cell(cell: Cell, column: Column, muted: bool, mark: str) -> str:
     style = "**" if cell.best else "*" if muted else ""
-    shown = _markdown(cell.main(column)).strip()
+    shown = cell.sign + _markdown(cell.main(column)).strip()
     interval = cell.interval(column)
     return (f"{style}{shown}{style}" if shown else "") + (f" {interval}" if interval else "") + mark
 
@@ -37,7 +37,7 @@ def to_markdown(table: Table) -> str:
         lines += [[f"**{_markdown(section)}**", *blank]] if section else []
         lines += [cells(row) for row in ranked + muted]
     grid = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    beneath = "\n".join(f"- {raised(int(m)) + ' ' if m else ''}{_markdown(text)}" for m, text in remarks(table))
+    beneath = "\n".join(f"- {raised(int(m)) + ' ' if m else ''}{_markdown(text)}" for m, text in marked_remarks(table))
     return "\n\n".join(filter(None, [f"### {_markdown(table.title)}", _markdown(table.caption), grid, beneath])) + "\n"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from leakboard.leaderboard.tables.marks import legend
 from leakboard.leaderboard.tables.table import Table
 
 RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹"
@@ -16,3 +17,9 @@ def remarks(table: Table) -> list[tuple[str, str]]:
     """The remarks below a table: footnotes with their marks, then notes without a mark."""
     footnotes = [(str(number), note) for note, number in table.footnotes().items()]
     return footnotes + [("", note) for note in table.notes]
+
+
+def marked_remarks(table: Table) -> list[tuple[str, str]]:
+    """The same, and what the signs of the marks mean, for tables that have any."""
+    signs = legend({cell.mark for row in table.rows for cell in row.cells.values()})
+    return remarks(table) + ([("", signs)] if signs else [])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
@@ -13,6 +13,7 @@ from rich.text import Text
 
 from leakboard.core.terminal import plain
 from leakboard.leaderboard.tables.formats.shared import raised, remarks
+from leakboard.leaderboard.tables.marks import STYLES, in_ascii, legend
 from leakboard.leaderboard.tables.table import Cell, Column, Row, Table
 
 _NARROWEST = 40  # columns of a terminal, below which nothing legible fits
@@ -29,30 +30,36 @@ class _Line:
     title: str = ""
 
 
-def to_terminal(table: Table, width: int | None = None, *, colour: bool = False) -> str:
+def to_terminal(table: Table, width: int | None = None, *, colour: bool = False, only_ascii: bool = False) -> str:
     """Aligned text within a width (at least 40): wide tables continue in blocks beneath, `*` marks the best.
 
-    Without `colour` there is no escape code in it, whatever a plugin calls itself.
+    Headings of tables that are too wide are broken into lines first. Without `colour` there is no escape code in it,
+    whatever a plugin calls itself; with `only_ascii` no other character either.
     """
     limit = max(width, _NARROWEST) if width is not None else 10**6
-    grid = list(_grid(table))
-    widths = _widths([line.cells for line in grid if line.cells], limit)
+    spell = in_ascii if only_ascii else str
+    body = [replace(line, cells=tuple(map(spell, line.cells))) for line in _grid(table)]
+    headers = [spell(plain(column.header)) for column in table.columns]
+    widths = _widths([headers, *(line.cells for line in body if line.cells)], limit)
+    grid = [*_headers(headers, widths), _Line(rule="─"), *body]
     out = [Text(line, style=_HEADER) for line in textwrap.wrap(plain(table.title), limit)]
     out += [Text(line) for line in textwrap.wrap(plain(table.caption), limit)]
     for block in _blocks(widths, limit):
         out += [Text(), *_drawn(table, grid, block, widths, limit)]
     beneath = [(f"{raised(int(mark))} " if mark else "") + plain(text) for mark, text in remarks(table)]
-    beneath += ["* best"] if any(cell.best for row in table.rows for cell in row.cells.values()) else []
+    cells = [cell for row in table.rows for cell in row.cells.values()]
+    beneath += list(filter(None, [legend({cell.mark for cell in cells})]))
+    beneath += ["* best"] if any(cell.best for cell in cells) else []
     out += [Text(), *(Text(line, style=_NOTE) for remark in beneath for line in textwrap.wrap(remark, limit))]
+    if only_ascii:
+        out = [Text(in_ascii(line.plain)) for line in out]
     lines = [_coloured(line) if colour else line.plain for line in out]
     return "\n".join(lines).rstrip() + "\n"
 
 
 def _grid(table: Table) -> Iterator[_Line]:
-    """The header, then sections with their ranked rows, a rule, and the rows below it."""
+    """Sections with their ranked rows, a rule, and the rows below it."""
     marks, columns = table.footnotes(), table.columns
-    yield _Line(tuple(plain(column.header) for column in columns), (_HEADER,) * len(columns))
-    yield _Line(rule="─")
     for section, ranked, muted in table.groups():
         if section:
             yield _Line(rule="─", title=plain(section))
@@ -67,20 +74,60 @@ def _grid(table: Table) -> Iterator[_Line]:
 def _row(row: Row, columns: Sequence[Column], marks: Mapping[str, int]) -> _Line:
     cells = [row.cell(column) for column in columns]
     shown = tuple(_shown(cell, column, marks) for cell, column in zip(cells, columns, strict=True))
-    return _Line(shown, tuple(_MUTED if row.muted else _BEST if cell.best else "" for cell in cells))
+    return _Line(shown, tuple(_style(row, cell) for cell in cells))
+
+
+def _style(row: Row, cell: Cell) -> str:
+    """The colour of a cell. A mark keeps its own in an unranked row, because that a defense leaks is still known."""
+    if cell.mark in STYLES:
+        return STYLES[cell.mark]
+    return _MUTED if row.muted else _BEST if cell.best else ""
 
 
 def _shown(cell: Cell, column: Column, marks: Mapping[str, int]) -> str:
-    parts = ["*" * cell.best + plain(cell.main(column)), cell.interval(column)]
+    parts = ["*" * cell.best + cell.sign + plain(cell.main(column)), cell.interval(column)]
     return " ".join(filter(None, parts)) + raised(marks.get(cell.note))
 
 
+def _headers(headers: Sequence[str], widths: Sequence[int]) -> list[_Line]:
+    """The headings in as many lines as the longest one needs, all of them standing on the rule."""
+    wrapped = [textwrap.wrap(text, width) or [""] for text, width in zip(headers, widths, strict=True)]
+    height = max(map(len, wrapped))
+    filled = [[""] * (height - len(lines)) + lines for lines in wrapped]
+    return [_Line(tuple(line), (_HEADER,) * len(headers)) for line in zip(*filled, strict=True)]
+
+
 def _widths(cells: Sequence[Sequence[str]], limit: int) -> list[int]:
-    """The columns' widths; where all do not fit side by side, the first takes a third, and none more than the rest."""
-    widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
-    if sum(widths) + 2 * len(widths) - 2 > limit:
+    """The columns' widths for a header and rows.
+
+    Where all do not fit side by side, headings are broken; where that is not enough, the first column takes a third,
+    and none more than the rest.
+    """
+    whole = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
+    widths = whole if _sum(whole) <= limit else _broken(cells[0], cells[1:], whole, limit)
+    if _sum(widths) > limit:
         widths[0] = min(widths[0], limit if len(widths) == 1 else limit // 3)
     return [widths[0], *(min(each, limit - widths[0] - 2) for each in widths[1:])]
+
+
+def _sum(widths: Sequence[int]) -> int:
+    """The width of columns side by side."""
+    return sum(widths) + 2 * len(widths) - 2
+
+
+def _broken(headers: Sequence[str], rows: Sequence[Sequence[str]], whole: Sequence[int], limit: int) -> list[int]:
+    """Widths with broken headings: no word of a heading is cut, and the room that is left goes to the tallest ones."""
+    words = [max(map(cell_len, text.split()), default=1) for text in headers]
+    widths = [max([word, *(cell_len(row[i]) for row in rows)]) for i, word in enumerate(words)]
+
+    def height(column: int) -> int:
+        return len(textwrap.wrap(headers[column], widths[column]))
+
+    for _ in range(limit - _sum(widths)):
+        growing = [i for i in range(len(widths)) if widths[i] < whole[i] and height(i) > 1]
+        if growing:
+            widths[max(growing, key=height)] += 1
+    return widths
 
 
 def _blocks(widths: Sequence[int], limit: int) -> list[list[int]]:

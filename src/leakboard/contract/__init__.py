@@ -27,6 +27,7 @@ from leakboard.contract import (
     imitation,
     overflow,
     reconstruction,
+    snapshots,
 )
 from leakboard.contract.checking import Broken, NotApplicable, Result, Rule, apply, sentence_of
 from leakboard.contract.small import small
@@ -37,7 +38,7 @@ from leakboard.core.registry import FOLDERS
 __all__ = ["Broken", "NotApplicable", "Result", "Rule", "apply", "check_plugin", "rules", "sentence_of"]
 
 _OF_KIND: dict[str, tuple[ModuleType, ...]] = {
-    "defense": (defense, channels, overflow, imitation),
+    "defense": (defense, channels, overflow, imitation, snapshots),
     "attack": (attack,),
 }
 _OF_GOAL: dict[str, ModuleType] = {"reconstruction": reconstruction, "extraction": extraction, "audit": audit}

@@ -13,7 +13,6 @@ from leakboard.contract.draws import Draw, draws
 from leakboard.contract.overflow import vector
 from leakboard.contract.worlds import make_world, world_of
 from leakboard.defenses.base import Defense, Gradient, Transform
-from leakboard.defenses.imitation import Imitation
 from leakboard.federation.payload import Parameters, Payload, leaves
 from leakboard.federation.transcript import Observation
 
@@ -146,7 +145,7 @@ def check_a_rehearsal_trains_the_same_model(defense: Defense) -> None:
 
 
 def _overrides(defense: Defense, hook: str) -> None:
-    if getattr(type(defense), hook) is getattr(Imitation, hook):
+    if getattr(type(defense), hook) is getattr(Defense, hook):
         raise NotApplicable(f"it does not override `{hook}`.")
 
 

@@ -6,8 +6,8 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from leakboard.core.errors import UserError
-from leakboard.core.plugins import Plugin, explain
+from leakboard.core.explaining import explain
+from leakboard.core.plugins import Plugin
 
 P = TypeVar("P", bound=Plugin)
 
@@ -21,6 +21,7 @@ SMALL: dict[str, Any] = {
     "hidden": (4,),
     "epochs": 2,
     "samples": 200,
+    "local": 16,
     "key_bits": 256,
     "sample_values": 6,
 }
@@ -37,4 +38,4 @@ def small(plugin: type[P], **given: Any) -> P:
         return plugin.model_validate(given)
     except ValidationError as error:
         what = f"The {plugin.kind} '{plugin.name}' cannot be made with its defaults, so it cannot be checked"
-        raise UserError(str(explain(error, what, list(plugin.model_fields)))) from None
+        raise explain(error, what, plugin) from None

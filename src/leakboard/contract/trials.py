@@ -57,6 +57,16 @@ def trial_world(name: str, *parameters: tuple[str, Any]) -> World:
     return make_world(small(plugin, **dict(parameters)), model_parameters={"hidden": [8]})
 
 
+@cache
+def deviating_world() -> World:
+    """The control with a server that deviates, on a network that lets it; made once."""
+    plugin = registry.load("defense", CONTROL)
+    assert issubclass(plugin, Defense)
+    deviating = plugin().deviate()
+    assert deviating is not None
+    return make_world(deviating, model_parameters={"hidden": [8], "bias": True})
+
+
 def homes() -> Iterator[World]:
     """The federations in which an attack may work, the control first."""
     yield trial_world(CONTROL)
@@ -66,6 +76,7 @@ def homes() -> Iterator[World]:
             yield trial_world(name)
     for name, parameters in SCHEMES:
         yield trial_world(name, *parameters.items())
+    yield deviating_world()
 
 
 #: where each attack works, by its class, its parameters and the plugin files that were loaded

@@ -314,7 +314,6 @@ def test_a_hundred_parties() -> None:
     works_from_end_to_end(256, 100, 51)
 
 
-@pytest.mark.slow
 def test_2048_bits() -> None:
     works_from_end_to_end(2048, 5, 3)
 

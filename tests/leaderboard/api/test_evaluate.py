@@ -67,7 +67,6 @@ def no_plugins() -> Iterator[None]:
     forget_plugins()
 
 
-@pytest.mark.slow
 def test_classes_and_instances_of_a_script_without_a_guard(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     write_suite(tmp_path, training__rounds=1)
@@ -87,7 +86,7 @@ def test_classes_and_instances_of_a_script_without_a_guard(tmp_path: Path) -> No
 
 def test_the_api_and_the_command_make_the_same_run(tiny_suite: Path, tiny_run: Path) -> None:
     before = stamps(tiny_run, "records/*")
-    run = lb.evaluate(suite=tiny_suite, out=tiny_run, progress=False)
+    run = lb.evaluate(suite=tiny_suite, out=tiny_run, progress=False, keep_transcripts=True)
     assert len(run.records) == TINY_CELLS
     assert run.missing == 0
     assert stamps(tiny_run, "records/*") == before  # nothing was computed again
@@ -157,7 +156,6 @@ def test_a_changed_file_is_loaded_again(tmp_path: Path) -> None:
     assert summaries == ["Sends half of the gradient.", "Sends all of the gradient."]
 
 
-@pytest.mark.slow
 def test_ctrl_c_and_the_main_module_are_left_as_they_were(tmp_path: Path) -> None:
     main = sys.modules["__main__"]
     before = (signal.getsignal(signal.SIGINT), getattr(main, "__file__", None), main.__spec__)
@@ -265,7 +263,7 @@ def test_a_class_that_cannot_be_written_is_one_sentence(twins: ModuleType, tmp_p
 
 
 def test_what_was_prepared_can_be_run(tiny_suite: Path, tiny_run: Path) -> None:
-    run = lb.prepare(suite=tiny_suite, out=tiny_run).run(progress=False)
+    run = lb.prepare(suite=tiny_suite, out=tiny_run, keep_transcripts=True).run(progress=False)
     assert (run.folder, len(run.records), run.missing) == (tiny_run, TINY_CELLS, 0)
 
 

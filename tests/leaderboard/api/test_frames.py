@@ -47,9 +47,12 @@ def test_the_scoreboard_has_the_numbers_of_the_tables(run: lb.Run) -> None:
         "defense",
         "accuracy",
         "server: images recovered",
+        "server: images recovered (mark)",
         "server: images recovered (attack)",
         "client: membership AUC",
+        "client: membership AUC (mark)",
         "client: membership AUC (attack)",
+        "cost of a round",
     ]
     for title, key in (("server: images recovered", "identified"), ("client: membership AUC", "auc")):
         (row,) = next(b for b in run.boards() if key in b.table.rows[0].cells).table.rows

@@ -11,6 +11,8 @@ import pytest
 from leakboard.core import registry
 from leakboard.leaderboard.cli.main import main
 
+pytestmark = pytest.mark.usefixtures("fork_server")
+
 
 @pytest.fixture(autouse=True)
 def no_loaded_files(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -18,7 +20,6 @@ def no_loaded_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_loaded_files", {})
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["defense", "attack"])
 def test_a_new_plugin_keeps_the_contract(kind: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["new", kind, "my-thing", "--to", str(tmp_path)]) == 0
@@ -29,7 +30,6 @@ def test_a_new_plugin_keeps_the_contract(kind: str, tmp_path: Path, capfd: pytes
     assert "BROKEN  " not in said
 
 
-@pytest.mark.slow
 def test_a_plugin_that_draws_from_the_global_state_is_refused(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -44,7 +44,6 @@ def test_a_plugin_that_draws_from_the_global_state_is_refused(
     assert said.endswith("The contract does not hold.\n")
 
 
-@pytest.mark.slow
 def test_a_wrong_shape_is_told_once_and_in_one_sentence(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["new", "defense", "my-shape", "--to", str(tmp_path)]) == 0
     file = tmp_path / "my_shape.py"

@@ -73,6 +73,18 @@ def test_only_a_defense_that_can_deviate_is_trained_twice(tmp_path: Path, plugin
     assert {job.training_key for job in plan.cells} == {job.training_key for job in plan.trainings}
 
 
+@pytest.mark.parametrize(("bias", "twice"), [(True, True), (False, False)])
+def test_a_plain_model_is_imprinted_where_the_network_lets_it(tmp_path: Path, bias: bool, twice: bool) -> None:
+    suite = write_suite(
+        tmp_path,
+        defenses=["fedsgd"],
+        attacks=[{"name": "robbing-the-fed", "threats": ["server:active"]}, {"name": "prior", "threats": ["server"]}],
+        model={"name": "mlp", "params": {"hidden": [16], "bias": bias}},
+    )
+    plan = make_plan(load_suite(str(suite)), Options(run=tmp_path / "run"))
+    assert any(job.training.active for job in plan.trainings) == twice
+
+
 @pytest.mark.parametrize(
     "attacks",
     [
@@ -88,12 +100,12 @@ def test_where_nobody_asks_there_is_no_second_training(
 
 def test_a_defense_without_a_strategy_cannot_be_made_to_deviate(tmp_path: Path, plugin: Path) -> None:
     job = plan_of(tmp_path, plugin, ATTACKS).trainings[0]
-    forced = job.model_copy(update={"training": job.training.model_copy(update={"active": True})})
-    with pytest.raises(UserError, match="'fedsgd' has no strategy of an active server"):
+    spec = job.training.defense.model_copy(update={"name": "mp", "parameters": {}})
+    forced = job.model_copy(update={"training": job.training.model_copy(update={"active": True, "defense": spec})})
+    with pytest.raises(UserError, match="'mp' has no strategy of an active server"):
         forced.make_defense()
 
 
-@pytest.mark.slow
 def test_a_run_with_an_active_server(tmp_path: Path, plugin: Path) -> None:
     suite = write_suite(
         tmp_path,

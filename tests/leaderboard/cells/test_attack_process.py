@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import pickle
+import queue
 import subprocess
 import sys
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -19,8 +19,10 @@ from leakboard.datasets.base import LabelledImages
 from leakboard.datasets.digits import Digits
 from leakboard.defenses.base import Defense
 from leakboard.federation.view import View
+from leakboard.leaderboard.cells import attack_process
 from leakboard.leaderboard.cells.attack_process import Question, opened_files, start_attack_process
 from leakboard.leaderboard.cells.fork_server import OTHER_PRINTS
+from leakboard.leaderboard.cells.parcel import send_parcel
 from leakboard.leaderboard.goals.membership import Membership
 from leakboard.leaderboard.planning.public_settings import splits_of
 from leakboard.leaderboard.planning.run_folder import open_run
@@ -28,7 +30,6 @@ from tests.leaderboard.plugin_texts import SPY, faulty_attacks
 from tests.leaderboard.runs import HANG, call, forget_plugins, records, wait_until, write_suite
 
 
-@pytest.mark.slow
 def test_the_memory_of_an_attack_holds_no_truth(tmp_path: Path) -> None:
     plugin, folder = tmp_path / "spy.py", tmp_path / "run"
     plugin.write_text(SPY)
@@ -63,7 +64,6 @@ def test_opened_files_tells_where_the_data_came_from() -> None:
     assert not {name for name in names if name.endswith(".py")}
 
 
-@pytest.mark.slow
 def test_an_attack_dies_with_its_worker(tmp_path: Path) -> None:
     plugin, heartbeat = tmp_path / "faulty.py", tmp_path / "heartbeat"
     plugin.write_text(faulty_attacks(str(tmp_path), str(heartbeat)))
@@ -73,7 +73,8 @@ def test_an_attack_dies_with_its_worker(tmp_path: Path) -> None:
     knowledge = Knowledge(cast(View, None), Defense(), nobody, seed=0)
     question = Question((str(plugin),), Membership(), attack, knowledge, MembershipTask(nobody), ())
     process, pipes = start_attack_process()
-    pipes.questions.send_bytes(pickle.dumps((None, pickle.dumps((question.plugin_files, pickle.dumps(question))))))
+    send_parcel(pipes.questions, (None, question.plugin_files))
+    send_parcel(pipes.questions, question)
     forget_plugins()
     wait_until(heartbeat.exists)
 
@@ -83,7 +84,6 @@ def test_an_attack_dies_with_its_worker(tmp_path: Path) -> None:
     assert process.exitcode == 1
 
 
-@pytest.mark.slow
 def test_a_process_that_nobody_needs_ends_by_itself() -> None:
     process, pipes = start_attack_process()
     assert process.is_alive()
@@ -94,7 +94,6 @@ def test_a_process_that_nobody_needs_ends_by_itself() -> None:
     assert process.exitcode == 0
 
 
-@pytest.mark.slow
 def test_a_process_is_not_the_child_of_its_worker() -> None:
     # it comes from the fork server, so that it has never shared memory with anybody who read the data
     process, pipes = start_attack_process()
@@ -108,21 +107,21 @@ def test_a_process_is_not_the_child_of_its_worker() -> None:
 
 
 CUT_OFF = """
-import os, struct, sys
+import os, sys
 from pathlib import Path
 from leakboard.leaderboard.cells.fork_server import start_fork_server
 from leakboard.leaderboard.cells.attack_process import start_attack_process
 
 start_fork_server(Path(sys.argv[1]))
 process, pipes = start_attack_process()
-os.write(pipes.questions.fileno(), struct.pack("!i", 1000) + b"only the beginning")
+lengths = (1000).to_bytes(8, "little") + (0).to_bytes(8, "little")
+os.write(pipes.questions.fileno(), lengths + b"only the beginning")
 pipes.close()
 process.join()
 print("it ended with", process.exitcode)
 """
 
 
-@pytest.mark.slow
 def test_a_worker_that_is_killed_while_it_writes_is_no_news_for_the_terminal(tmp_path: Path) -> None:
     script = [sys.executable, "-c", CUT_OFF, str(tmp_path)]
     done = subprocess.run(script, env=registry.importing_us(), capture_output=True, text=True, timeout=HANG)
@@ -151,7 +150,6 @@ class Browser(ReconstructionAttack):
 """
 
 
-@pytest.mark.slow
 def test_native_readers_are_watched_and_a_swallowed_refusal_fails_all_the_same(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     plugin = tmp_path / "browser.py"
@@ -215,7 +213,6 @@ class Writes(lb.MembershipAttack):
 """
 
 
-@pytest.mark.slow
 def test_a_plugin_file_in_the_runs_folder_may_be_read_and_nothing_else_there(tmp_path: Path) -> None:
     folder, names = tmp_path / "run", ("warns", "mistaken", "curious", "writes")
     plugin = folder / "plugins" / "inside.py"
@@ -233,3 +230,14 @@ def test_a_plugin_file_in_the_runs_folder_may_be_read_and_nothing_else_there(tmp
         "writes": ("failed", "Cheating: the attack opened inside.py, which its view does not hold"),
     }
     assert 'raise ValueError("my own mistake")' in found["mistaken"].traceback
+
+
+def test_portions_may_be_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An array compares with a text element by element, which no `while` can decide."""
+    monkeypatch.setattr(attack_process, "open_parcel", lambda portion, _: portion)
+    portions = [np.arange(3), torch.arange(2), "text"]
+    inbox: queue.Queue[Any] = queue.Queue()
+    for portion in (*portions, attack_process.NO_MORE):
+        inbox.put((portion, None))
+    found = list(attack_process._portions(inbox))
+    assert [str(one) for one in found] == [str(one) for one in portions]

@@ -45,7 +45,6 @@ def job_of(run: Path, defense: str, attack: str) -> Job:
     raise AssertionError
 
 
-@pytest.mark.slow
 def test_a_run_scores_the_bound_and_keeps_what_it_came_from(finished: Path) -> None:
     found = records(finished)
     assert len(found) == 4
@@ -67,7 +66,6 @@ def test_a_run_scores_the_bound_and_keeps_what_it_came_from(finished: Path) -> N
     }
 
 
-@pytest.mark.slow
 def test_a_kept_answer_is_scored_again_without_a_new_game(finished: Path, tmp_path: Path) -> None:
     before, answers = records(finished), stamps(finished, "records/*.safetensors")
     for path in (finished / "records").glob("*.json"):
@@ -80,7 +78,6 @@ def test_a_kept_answer_is_scored_again_without_a_new_game(finished: Path, tmp_pa
     }
 
 
-@pytest.mark.slow
 def test_every_trial_is_a_run_of_the_protocol_on_the_same_model_with_noise_of_its_own(finished: Path) -> None:
     job = job_of(finished, "mp-dp", "view")
     pool = load_pool(job.make_dataset())
@@ -98,7 +95,6 @@ def test_every_trial_is_a_run_of_the_protocol_on_the_same_model_with_noise_of_it
     )
 
 
-@pytest.mark.slow
 def test_the_worlds_differ_in_one_record_and_the_view_holds_neither_batch_nor_bits(finished: Path) -> None:
     for attack in ("view", "far"):
         job = job_of(finished, "fedsgd", attack)
@@ -118,7 +114,6 @@ def test_the_worlds_differ_in_one_record_and_the_view_holds_neither_batch_nor_bi
         assert 15 < int(bits.sum()) < 45
 
 
-@pytest.mark.slow
 def test_the_farthest_neighbours_are_farther_than_drawn_ones(finished: Path) -> None:
     distances = []
     for attack in ("view", "far"):

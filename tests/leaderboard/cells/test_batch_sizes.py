@@ -39,7 +39,7 @@ CHANGES: dict[str, Any] = {
 def finished(folder: Path, probe_batch: Any) -> Path:
     observe = {"rounds": ["first", "last"], "targets": TARGETS, "probe_batch": probe_batch}
     suite = write_suite(folder, observe=observe, **CHANGES)
-    outcome = call("run", "--suite", suite, "--out", folder / "run", "--workers", 2)
+    outcome = call("run", "--suite", suite, "--out", folder / "run", "--workers", 2, "--keep-transcripts")
     assert outcome.code == 0, outcome.err
     return folder / "run"
 

@@ -39,7 +39,7 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         model={"name": "mlp", "params": {"hidden": [32]}},
         training={"rounds": 12, "batch_size": 16, "clients": 3, "learning_rate": 0.02},
     )
-    outcome = call("run", "--suite", suite, "--out", folder / "run", "--workers", 2)
+    outcome = call("run", "--suite", suite, "--out", folder / "run", "--workers", 2, "--keep-transcripts", charts=True)
     assert outcome.code == 0, outcome.err
     return folder / "run"
 
@@ -52,7 +52,6 @@ def record(folder: Path, defense: str, moment: str, threat: str = "client") -> R
     )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["first", "last"])
 def test_the_control_gives_its_model_away_and_model_perturbation_does_not(run_folder: Path, moment: str) -> None:
     open_model, hidden = record(run_folder, "fedsgd", moment), record(run_folder, "mp", moment)
@@ -70,12 +69,10 @@ def test_the_control_gives_its_model_away_and_model_perturbation_does_not(run_fo
     assert distances["3.weight"] > 0.1
 
 
-@pytest.mark.slow
 def test_an_attack_under_a_threat_that_it_does_not_name_is_skipped(run_folder: Path) -> None:
     assert record(run_folder, "fedsgd", "first", "server").status == "skipped"
 
 
-@pytest.mark.slow
 def test_the_errand_holds_nothing_of_a_hidden_model(run_folder: Path) -> None:
     for defense, known in (("fedsgd", True), ("mp", False)):
         job = next(
@@ -89,7 +86,6 @@ def test_the_errand_holds_nothing_of_a_hidden_model(run_folder: Path) -> None:
         assert all((raw_bytes(value)[:64] in parcel) == known for value in true.values())
 
 
-@pytest.mark.slow
 def test_a_kept_answer_is_the_answer(run_folder: Path, tmp_path: Path) -> None:
     job = next(job for job in open_run(run_folder).jobs if job.training.defense.label == "mp")
     kept, cost = load_answer(GOAL, job.answer_file)
@@ -103,7 +99,6 @@ def test_a_kept_answer_is_the_answer(run_folder: Path, tmp_path: Path) -> None:
     GOAL.accept(found, TASK, load_public(job.training_folder))
 
 
-@pytest.mark.slow
 def test_tables_and_page_of_such_a_run_can_be_made(run_folder: Path) -> None:
     shown = call("table", "--out", run_folder, "--all")
     assert shown.code == 0, shown.err

@@ -235,7 +235,6 @@ def executed(plugin: Path) -> bool:
     return plugin.with_name("executed").exists()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "field"), PLACES)
 def test_nothing_planted_in_an_answer_is_executed(kind: str, field: str, plugin: Path) -> None:
     with pytest.raises(Unsupported if field == "reason" else AttackFailed) as failure:
@@ -258,7 +257,6 @@ def test_nothing_planted_in_an_answer_is_executed(kind: str, field: str, plugin:
     assert reasons[field] in str(failure.value)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", list(NAMES))
 def test_texts_numbers_and_tensors_arrive_as_plain_ones(kind: str, plugin: Path) -> None:
     """Of a class of the plugin's own only the text, the number and the values travel."""
@@ -276,7 +274,6 @@ def test_texts_numbers_and_tensors_arrive_as_plain_ones(kind: str, plugin: Path)
     assert {type(tensor) for tensor in tensors} == {torch.Tensor}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("written", "reason"),
     [
@@ -301,7 +298,6 @@ def test_raw_bytes_on_the_pipe_are_no_answer(written: str, reason: str, plugin: 
     assert not executed(plugin)
 
 
-@pytest.mark.slow
 def test_a_good_answer_arrives(plugin: Path) -> None:
     """The harness of these tests itself: without anything planted the attacks work."""
     for kind in NAMES:

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
 
 from leakboard.core.registry import ROOT
 from tests.leaderboard.plugin_texts import CONSTANT
-from tests.leaderboard.runs import HANG, Outcome, call, write_suite
+from tests.leaderboard.runs import HANG, TINY, Outcome, call, write_suite
 
 
 def refused(outcome: Outcome, *parts: str) -> None:
@@ -114,7 +115,7 @@ TEXTS: dict[str, tuple[bytes, str]] = {
     "a wrong date tag": (b"name: !!timestamp maybe", "not valid YAML"),
     "code": (b"name: !!python/object/apply:os.system [echo]", "not valid YAML"),
     "a loop": (b"name: &x [*x]", "an alias refers to itself"),
-    "keys that are numbers": (b"1: 2", "is wrong"),
+    "keys that are numbers": (yaml.safe_dump(TINY).encode() + b"1: 2", "Keys should be strings; given: 1"),
 }
 
 
@@ -138,6 +139,7 @@ def broken_plugin(folder: Path, text: str) -> Path:
 
 OPTIONS: dict[str, tuple[Callable[[Path], list[object]], str]] = {
     "workers": (lambda _: ["--workers", -1], "workers must be from 1"),
+    "no workers": (lambda _: ["--workers", 0], "workers must be from 1 to 1024, a whole number; given: 0"),
     "weights": (lambda home: ["--lpips-weights", home / "none.pth"], "there is no file"),
     "missing plugin": (lambda home: ["--plugin", home / "none.py"], "no plugin file"),
     "plugin with a typing error": (lambda home: ["--plugin", broken_plugin(home, "def f(:")], "SyntaxError"),
@@ -239,7 +241,6 @@ def test_a_record_that_is_none_is_one_sentence(tiny_run: Path, tmp_path: Path) -
     refused(call("show", path), "cannot be read")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "part"),
     [({"atacks": []}, "did you mean 'attacks'?"), ({"datasets": ["cifar10"]}, "CIFAR-10 is not in")],

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -69,7 +70,6 @@ def test_a_wrong_kind_is_refused() -> None:
     assert "invalid choice: 'defences'" in outcome.err
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["list"], ["list", "attacks", "--json"]])
 def test_help_and_list_import_no_torch(arguments: list[str]) -> None:
     builtin_index()  # the index is warm
@@ -83,14 +83,14 @@ def test_help_and_list_import_no_torch(arguments: list[str]) -> None:
     assert not imported & {"torch", "numpy", "scipy", "sklearn", "pydantic"}
 
 
-@pytest.mark.slow
 def test_a_second_run_loads_no_drawing_and_leaves_the_page(tiny_suite: Path, tiny_run: Path) -> None:
     """What makes a finished suite answer fast: only what planning and tables need is imported."""
     assert call("report", "--out", tiny_run).code == 0
     before = stamps(tiny_run, "report/index.html")
-    command = [sys.executable, "-X", "importtime", str(ROOT / "run_benchmark.py"), "run", "--suite", str(tiny_suite)]
+    command = [sys.executable, "-X", "importtime", str(ROOT / "run_benchmark.py"), "run", "--keep-transcripts"]
+    where = ["--suite", str(tiny_suite), "--out", str(tiny_run)]
 
-    done = subprocess.run([*command, "--out", str(tiny_run)], capture_output=True, text=True, timeout=HANG)
+    done = subprocess.run([*command, *where], capture_output=True, text=True, timeout=HANG)
 
     assert done.returncode == 0
     assert f"{TINY_CELLS} cells, {TINY_CELLS} already there" in done.stderr
@@ -144,6 +144,58 @@ def test_table_for_the_terminal(tiny_run: Path) -> None:
     assert "does not break here" in outcome.out  # three iterations on two images break nothing
 
 
+def test_run_prints_the_scoreboard_and_three_lines(tiny_suite: Path, tiny_run: Path) -> None:
+    outcome = call("run", "--suite", tiny_suite, "--out", tiny_run, "--keep-transcripts")
+    assert outcome.code == 0, outcome.err
+    assert outcome.out.startswith("Scoreboard, digits\n")
+    assert "Reconstruction, digits, threat server" not in outcome.out  # only with --all
+    *_, blank, page, own, behind = outcome.out.splitlines()
+    assert blank == ""
+    assert page == f"page: {tiny_run / 'report' / 'index.html'}"
+    assert own.startswith("your own defense: ")
+    command = behind.partition(" show ")[2]
+    shown = call("show", *shlex.split(command))  # the line is a command that works
+    assert shown.code == 0, shown.err
+    assert "server: images recovered: not shown" in shown.out
+
+
+def test_run_prints_the_detailed_tables_on_request(tiny_suite: Path, tiny_run: Path) -> None:
+    outcome = call("run", "--suite", tiny_suite, "--out", tiny_run, "--keep-transcripts", "--all")
+    assert outcome.out.startswith("Scoreboard, digits\n")
+    assert "Reconstruction, digits, threat server" in outcome.out
+
+
+def test_the_scoreboard_alone(tiny_run: Path) -> None:
+    outcome = call("table", "--out", tiny_run, "--scoreboard", "--format", "json")
+    (table,) = json.loads(outcome.out)["tables"]
+    assert table["title"] == "Scoreboard, digits"
+    (row,) = table["rows"]
+    assert row["cells"]["server: images recovered"]["mark"] == "not shown"
+
+
+def test_show_tells_what_is_behind_a_mark(tiny_run: Path) -> None:
+    outcome = call("show", "fedsgd", "--out", tiny_run)
+    assert outcome.code == 0
+    files = [line.split()[1] for line in outcome.out.splitlines() if line.startswith("    record ")]
+    assert len(files) == 2
+    assert all(Path(file).is_file() for file in files)
+    one = call("show", "fedsgd", "images", "--out", tiny_run)
+    assert "on fedsgd\n  data " in one.out  # the record itself
+    assert "original 0" in one.out
+    assert "membership" not in one.out.partition("images recovered: ")[2]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [(["fedsg"], "did you mean 'fedsgd'"), (["fedsgd", "gold"], "No question on this scoreboard contains 'gold'")],
+)
+def test_show_of_an_unknown_row_or_question_is_one_sentence(words: list[str], sentence: str, tiny_run: Path) -> None:
+    outcome = call("show", *words, "--out", tiny_run)
+    assert outcome.code == 2
+    assert sentence in outcome.err
+    assert outcome.err.count("\n") == 1
+
+
 def test_an_unfinished_run_has_a_table_that_says_so(tiny_run: Path, tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text((tiny_run / "run.json").read_text())
     (tmp_path / "records").mkdir()
@@ -158,7 +210,7 @@ def test_an_unfinished_run_has_a_table_that_says_so(tiny_run: Path, tmp_path: Pa
 
 
 def test_report_writes_the_page(tiny_run: Path, tmp_path: Path) -> None:
-    outcome = call("report", "--out", tiny_run)
+    outcome = call("report", "--out", tiny_run, charts=True)
     page = Path(outcome.out.removeprefix("page: ").strip())
     assert outcome.code == 0
     assert page == tiny_run / "report" / "index.html"
@@ -198,7 +250,7 @@ def test_dry_run_prints_the_plan_and_creates_nothing(tmp_path: Path) -> None:
     assert outcome.code == 0
     assert f"2 trainings, {2 * TINY_CELLS} cells" in outcome.out
     assert outcome.out.count(" s  ") == 2 + 2 * TINY_CELLS
-    assert "minutes with 2 workers" in outcome.out
+    assert "with 2 workers for what is not there yet" in outcome.out
     assert [path.name for path in tmp_path.iterdir()] == ["suite.yaml"]
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tests.leaderboard.runs import call, records, write_suite
 
 DATASET = '''
@@ -55,7 +53,6 @@ class Worst(lb.ReconstructionMetric):
 '''
 
 
-@pytest.mark.slow
 def test_a_run_with_a_data_set_a_model_and_a_metric_of_ones_own(tmp_path: Path) -> None:
     for name, text in (("stripes", DATASET), ("line", MODEL), ("worst", METRIC)):
         (tmp_path / f"{name}.py").write_text(text)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +16,7 @@ import pytest
 from leakboard.core import registry
 from leakboard.core.errors import UserError
 from leakboard.core.files import write_text
-from leakboard.leaderboard.cells.processes import context
+from leakboard.leaderboard.cells.training_progress import TrainingProgress, progress_file
 from leakboard.leaderboard.engine import engine as engine_module
 from leakboard.leaderboard.engine import state, status
 from leakboard.leaderboard.engine.engine import Engine, read_record
@@ -26,8 +24,8 @@ from leakboard.leaderboard.engine.executors import memory
 from leakboard.leaderboard.engine.executors.base import End, Executor, Running
 from leakboard.leaderboard.engine.executors.cluster import code_digest, work_here
 from leakboard.leaderboard.engine.executors.memory import resident
-from leakboard.leaderboard.engine.schedule import estimate_ours
-from leakboard.leaderboard.engine.state import StateFile, is_worked_on, only_engine
+from leakboard.leaderboard.engine.schedule import QUICK, estimate_ours
+from leakboard.leaderboard.engine.state import StateFile, is_worked_on, only_engine, running_trainings
 from leakboard.leaderboard.engine.status import describe
 from leakboard.leaderboard.planning.estimate import estimate
 from leakboard.leaderboard.planning.jobs import Job
@@ -36,7 +34,8 @@ from leakboard.leaderboard.planning.run_folder import save_run
 from leakboard.leaderboard.records.record import Record
 from leakboard.suites.schema import load_suite
 from tests.leaderboard.plugin_texts import CONSTANT
-from tests.leaderboard.runs import HANG, call, forget_plugins, write_suite
+from tests.leaderboard.runs import call, forget_plugins, write_suite
+from tests.leaderboard.synthetic import summary
 
 LONG = {"name": "fedsgd", "label": "long", "training": {"rounds": 40}}
 PRIOR = {"name": "prior", "threats": ["server"]}
@@ -91,7 +90,7 @@ def label(job: Job) -> str:
     return job.training.defense.label
 
 
-def test_trainings_come_first_the_longest_before_all_and_each_once(tmp_path: Path) -> None:
+def test_trainings_come_first_the_control_s_before_the_longest_and_each_once(tmp_path: Path) -> None:
     plan = make(tmp_path, seeds=[0, 1])
     executor = Pretender()
     engine = Engine(plan, executor, quiet)
@@ -101,14 +100,59 @@ def test_trainings_come_first_the_longest_before_all_and_each_once(tmp_path: Pat
 
     trainings, cells = executor.started[:4], executor.started[4:]
     assert [(label(job), job.training.seed) for job in trainings] == [
+        ("fedsgd", 0),
         ("long", 0),
         ("long", 1),
-        ("fedsgd", 0),
         ("fedsgd", 1),
     ]
     assert all(job.cell is None for job in trainings)
     assert sorted(job.key for job in cells) == sorted(job.key for job in plan.cells)
     assert (report.trained, report.counts) == (4, {"ok": 8})
+
+
+def test_quick_attacks_on_the_control_run_before_the_other_trainings(tmp_path: Path) -> None:
+    threshold = {"name": "loss-threshold", "threats": ["client"]}
+    plan = make(tmp_path, attacks=[PRIOR, {"name": "inverting-gradients", "threats": ["server"]}, threshold])
+    seconds = {job.key: 5.0 if job.title.startswith("inverting") else 1.0 for job in plan.cells}
+    seconds |= {job.training_key: 100.0 if label(job) == "long" else 10.0 for job in plan.trainings}
+    executor = Pretender()
+    engine = Engine(plan, executor, quiet)
+    engine.order(seconds)
+    engine.run()
+
+    def what(job: Job) -> str:
+        return "training" if job.cell is None else job.cell.attack.label
+
+    first = [(label(job), what(job)) for job in executor.started[:4]]
+    assert first == [  # one per question, the quickest first; a guess is no result
+        ("fedsgd", "training"),
+        ("fedsgd", "loss-threshold"),
+        ("fedsgd", "inverting-gradients"),
+        ("long", "training"),
+    ]
+    keys = [job.key or job.training_key for job in executor.started]
+    assert len(keys) == len(set(keys)) == len(plan.trainings) + len(plan.cells)
+
+
+def test_a_slow_attack_is_no_first_result(tmp_path: Path) -> None:
+    plan = make(tmp_path, attacks=[PRIOR, {"name": "loss-threshold", "threats": ["client"]}])
+    executor = Pretender()
+    engine = Engine(plan, executor, quiet)
+    engine.order({job.key: QUICK for job in plan.cells})
+    engine.run()
+    assert [job.cell for job in executor.started[:2]] == [None, None]
+
+
+def test_a_finished_cell_is_told_by_its_main_score(tmp_path: Path) -> None:
+    lines: list[str] = []
+    plan = make(tmp_path)
+    Engine(plan, Pretender(), lambda engine, line: lines.append(line), headline=lambda record: "it leaks").run()
+    assert lines.count("it leaks") == len(plan.cells)
+    lines.clear()
+    other = tmp_path / "other"
+    other.mkdir()
+    Engine(make(other), Pretender(), lambda engine, line: lines.append(line)).run()
+    assert sum(line.startswith("ok       prior on") for line in lines) == len(plan.cells)
 
 
 def test_the_first_job_does_not_wait_for_the_estimate_the_others_follow_it(tmp_path: Path) -> None:
@@ -155,7 +199,7 @@ def test_a_record_that_cannot_be_written_is_told_and_the_others_go_on(
         write_text(path, text)
 
     monkeypatch.setattr(engine_module, "write_text", full)
-    monkeypatch.setattr(engine_module, "load_summary", lambda folder: None)
+    monkeypatch.setattr(engine_module, "load_summary", lambda folder: summary("x", 0, 0.5))
     report = Engine(plan, Pretender(dies="long / server (first"), lambda engine, line: lines.append(line)).run()
 
     assert (report.unwritten, report.broken, report.counts) == (1, 1, {"ok": 3})
@@ -166,7 +210,7 @@ def test_a_record_that_cannot_be_written_is_told_and_the_others_go_on(
 def test_a_failed_record_that_is_tried_again_does_not_pass_for_the_new_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_module, "load_summary", lambda folder: None)
+    monkeypatch.setattr(engine_module, "load_summary", lambda folder: summary("x", 0, 0.5))
     plan = make(tmp_path)
     Engine(plan, Pretender(), quiet).run()
     job = plan.cells[0]
@@ -236,6 +280,29 @@ def test_the_status_of_a_run_at_every_stage(tmp_path: Path, monkeypatch: pytest.
     assert "left" not in finished
 
 
+def test_the_status_says_how_a_running_training_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, folder = make(tmp_path), tmp_path / "run"
+    save_run(folder, plan, {job.key or job.training_key: 60.0 for job in (*plan.trainings, *plan.cells)})
+    job = plan.trainings[1]
+    going = TrainingProgress(round=3, rounds=4, accuracy=0.5, loss=0.25, images=90, seconds_left=30.0, written=1050.0)
+    monkeypatch.setattr(state, "time", SimpleNamespace(time=lambda: 1000.0))
+    monkeypatch.setattr(status, "time", SimpleNamespace(time=lambda: 1085.0))
+    write_text(progress_file(job.training_folder), going.model_dump_json())
+    with only_engine(folder):
+        StateFile(folder, Pretender()).note([Running(job, since=1010.0)])
+        under_way = describe(folder)
+        StateFile(folder, Pretender()).note([Running(job, since=1060.0)])
+        begun_again = describe(folder)
+    said = "round 3 of 4, test accuracy 50.0 % and loss 0.25 (90 images)"
+    assert f"  1 min 15 s  {job.title}: {said}, about 30 s left" in under_way
+    assert "left       4 cells, about 5 min 30 s" in under_way  # what the training says counts more than the estimate
+    assert f"       25 s  {job.title}\n" in begun_again + "\n"  # an earlier attempt said this
+    assert running_trainings(folder, {job.training_key: 1010.0}) == {job.training_key: going}
+
+    StateFile(folder, Pretender()).note([Running(job, since=1010.0)])
+    assert f"were running when it was killed:\n  {job.title}: {said}\n" in describe(folder)
+
+
 def test_the_status_changes_nothing(tmp_path: Path) -> None:
     plan, folder = make(tmp_path), tmp_path / "run"
     save_run(folder, plan, {})
@@ -252,33 +319,6 @@ def test_the_status_of_no_run_is_one_sentence(tmp_path: Path) -> None:
 
 
 # --- what may go wrong around it -------------------------------------------------------------------------------
-
-
-class Interrupted(Pretender):
-    """Gets Ctrl-C while a job runs, and once more while that is being dealt with."""
-
-    def wait(self) -> list[End]:
-        os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(30)
-        return []
-
-    def stop(self) -> None:
-        os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(30)
-
-
-def interrupted_engine(folder: str) -> None:
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    Engine(make(Path(folder)), Interrupted(), quiet).run()
-
-
-@pytest.mark.slow
-def test_a_second_ctrl_c_leaves_at_once(tmp_path: Path) -> None:
-    process = context().Process(target=interrupted_engine, args=(str(tmp_path),))  # type: ignore[attr-defined]
-    process.start()
-    process.join(HANG)
-    assert process.exitcode == 130
 
 
 DEADLY = """

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ import pytest
 from leakboard.core.files import locked
 from leakboard.leaderboard.engine.executors.base import End
 from leakboard.leaderboard.engine.executors.local import LocalExecutor, Started
+from leakboard.leaderboard.engine.executors.logs import GAP, KEPT
 from leakboard.leaderboard.planning.run_folder import open_run
 from leakboard.leaderboard.records.record import Record
 from tests.leaderboard.plugin_texts import (
@@ -76,9 +78,14 @@ class Disaster:
     heartbeat: Path
     outcome: Outcome
 
+    @cached_property
+    def records(self) -> list[Record]:
+        """Read once: no test writes into the folder."""
+        return list(records(self.folder).values())
+
     def record(self, attack: str, defense: str = "fedsgd") -> Record:
-        found = records(self.folder).values()
-        return next(r for r in found if r.cell.attack.label == attack and r.cell.training.defense.label == defense)
+        asked = (attack, defense)
+        return next(r for r in self.records if (r.cell.attack.label, r.cell.training.defense.label) == asked)
 
 
 def an_hour_passes(attack: str, mark: Path) -> Callable[[LocalExecutor, Started], End | None]:
@@ -118,7 +125,6 @@ def test_every_fault_of_the_plugin_file_is_expected_here() -> None:
     assert set(EXPECTED) == {"prior", "kills-worker", *FAULTY_MEMBERSHIP, *FAULTY_RECONSTRUCTION}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("attack", list(EXPECTED))
 def test_a_fault_is_told_in_its_own_record(disaster: Disaster, attack: str) -> None:
     status, reason = EXPECTED[attack]
@@ -129,7 +135,6 @@ def test_a_fault_is_told_in_its_own_record(disaster: Disaster, attack: str) -> N
     assert bool(record.scores) == (status == "ok")
 
 
-@pytest.mark.slow
 def test_a_run_with_faults_ends_with_1_and_names_them(disaster: Disaster) -> None:
     assert disaster.outcome.code == 1
     assert "Traceback" not in disaster.outcome.out + disaster.outcome.err
@@ -138,26 +143,25 @@ def test_a_run_with_faults_ends_with_1_and_names_them(disaster: Disaster) -> Non
     assert (disaster.folder / "report" / "index.html").is_file()
 
 
-@pytest.mark.slow
 def test_an_attack_that_raises_leaves_its_traceback(disaster: Disaster) -> None:
     assert "no such neuron" in disaster.record("raises").traceback
     assert "in infer" in disaster.record("raises").traceback
 
 
-@pytest.mark.slow
 def test_the_prints_of_an_attack_go_into_its_log(disaster: Disaster) -> None:
     assert "noise" not in disaster.outcome.out + disaster.outcome.err
     logs = [log.read_text() for log in (disaster.folder / "logs").glob("*fedsgd--chatty*")]
-    assert [log.count("noise") for log in logs] == [500_000]
+    assert len(logs) == 1
+    assert "noise" in logs[0][:KEPT]
+    assert "noise" in logs[0][-KEPT:]
+    assert len(logs[0]) <= 2 * KEPT + len(GAP)  # it printed megabytes
 
 
-@pytest.mark.slow
 def test_an_attack_does_not_outlive_its_time(disaster: Disaster) -> None:
     assert disaster.heartbeat.exists()  # it did run
     wait_until(lambda: nobody_holds(disaster.heartbeat))
 
 
-@pytest.mark.slow
 def test_what_an_attack_forked_does_not_outlive_it(disaster: Disaster) -> None:
     forked = disaster.heartbeat.with_name("heartbeat-fork")
     assert forked.exists()  # it did run
@@ -174,12 +178,10 @@ def test_a_process_that_lives_is_told_by_its_lock(tmp_path: Path) -> None:
     wait_until(lambda: nobody_holds(tmp_path / "heartbeat"))
 
 
-@pytest.mark.slow
 def test_nothing_that_an_attack_planted_was_executed(disaster: Disaster) -> None:
     assert not disaster.heartbeat.with_name("heartbeat-planted").exists()
 
 
-@pytest.mark.slow
 def test_the_cells_of_a_failed_training_say_why(disaster: Disaster) -> None:
     reasons = {
         "broken": "RuntimeError: the key has expired",
@@ -187,17 +189,16 @@ def test_the_cells_of_a_failed_training_say_why(disaster: Disaster) -> None:
         "closing": "OSError: [Errno 9] Bad file descriptor",
         "leaving": "its process died (exit code 0)",
         "recursing": "RecursionError: maximum recursion depth exceeded",
-        "misshapen": "RuntimeError: ",
+        "misshapen": "The defense 'misshapen': `protect` of client:0 must return '1.weight' in shape (8, 1024); given:",
     }
     for defense, reason in reasons.items():
-        found = [r for r in records(disaster.folder).values() if r.cell.training.defense.label == defense]
+        found = [r for r in disaster.records if r.cell.training.defense.label == defense]
         assert {record.cell.attack.label for record in found} == set(EXPECTED)
         assert {record.status for record in found} == {"failed"}
         assert all(record.reason.startswith(f"its training failed: {reason}") for record in found)
         assert {record.training for record in found} == {None}
 
 
-@pytest.mark.slow
 def test_only_failed_cells_are_retried_and_only_when_asked(disaster: Disaster, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(disaster.folder, folder)
@@ -218,7 +219,6 @@ def test_only_failed_cells_are_retried_and_only_when_asked(disaster: Disaster, t
     assert {Path(name).name.split("--")[2] for name in now if now[name] != before[name]} == {"raises"}
 
 
-@pytest.mark.slow
 def test_a_failed_training_is_retried_when_asked(disaster: Disaster, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(disaster.folder, folder)
@@ -231,7 +231,6 @@ def test_a_failed_training_is_retried_when_asked(disaster: Disaster, tmp_path: P
     assert "failed   training digits / broken" in outcome.err
 
 
-@pytest.mark.slow
 def test_an_unruly_defense_spoils_its_own_row_alone(tmp_path: Path) -> None:
     (tmp_path / "unruly.py").write_text(UNRULY_DEFENSE)
     attacks = [{"name": "prior", "threats": ["server"]}, {"name": "loss-threshold", "threats": ["client"]}]
@@ -249,7 +248,6 @@ def test_an_unruly_defense_spoils_its_own_row_alone(tmp_path: Path) -> None:
     assert all(r.status in ("ok", "failed", "skipped") and "\n" not in r.reason for r in mine)
 
 
-@pytest.mark.slow
 def test_a_damaged_training_costs_its_own_cells(tmp_path: Path) -> None:
     attacks = [{"name": "prior", "threats": ["server"]}]
     defenses = ["fedsgd", {"name": "fedsgd", "label": "other", "training": {"learning_rate": 0.05}}]
@@ -269,7 +267,6 @@ def test_a_damaged_training_costs_its_own_cells(tmp_path: Path) -> None:
     assert found == {"fedsgd": "ok", "other": "crashed"}
 
 
-@pytest.mark.slow
 def test_a_training_without_end_is_stopped(tmp_path: Path) -> None:
     (tmp_path / "endless.py").write_text(ENDLESS)
     prior = {"name": "prior", "threats": ["server"]}
@@ -310,7 +307,6 @@ class HungryDefense(Defense):
 )
 
 
-@pytest.mark.slow
 def test_a_job_out_of_memory_is_told_and_the_others_go_on(tmp_path: Path) -> None:
     (tmp_path / "hungry.py").write_text(HUNGRY)
     prior = {"name": "prior", "threats": ["server"]}
@@ -352,7 +348,6 @@ class NoRoom(MembershipAttack):
 )
 
 
-@pytest.mark.slow
 def test_a_record_without_room_on_the_disk_is_told_and_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -395,7 +390,6 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", disk], check=True)
 
 
-@pytest.mark.slow
 def test_a_full_disk_harms_no_record_and_the_run_goes_on_when_there_is_room(
     tiny_suite: Path, tiny_run: Path, small_disk: Path
 ) -> None:

@@ -12,7 +12,6 @@ from tests.leaderboard.plugin_texts import CONSTANT, SCALED
 from tests.leaderboard.runs import TINY_CELLS, Outcome, call, comparable, records, stamps, write_suite
 
 
-@pytest.mark.slow
 def test_the_number_of_workers_changes_no_record(tiny_suite: Path, tiny_run: Path, tmp_path: Path) -> None:
     outcome = call("run", "--suite", tiny_suite, "--out", tmp_path / "one", "--workers", 1)
 
@@ -23,14 +22,13 @@ def test_the_number_of_workers_changes_no_record(tiny_suite: Path, tiny_run: Pat
     assert {record["status"] for record in one.values()} == {"ok"}
 
 
-@pytest.mark.slow
 def test_a_second_run_computes_nothing(tiny_suite: Path, tiny_run: Path, tmp_path: Path) -> None:
     folder = tmp_path / "copy"
     shutil.copytree(tiny_run, folder)
     patterns = ("records/*", "trainings/**/*", "logs/*")
     before = [stamps(folder, pattern) for pattern in patterns]
 
-    outcome = call("run", "--suite", tiny_suite, "--out", folder)
+    outcome = call("run", "--suite", tiny_suite, "--out", folder, "--keep-transcripts")
 
     assert outcome.code == 0
     assert f"{TINY_CELLS} cells, {TINY_CELLS} already there" in outcome.began
@@ -64,7 +62,9 @@ class Workshop:
     def run(self) -> Outcome:
         suite = self.folder / "suite.yaml"
         plugins = ["--plugin", self.attack, self.defense]
-        outcome = call("run", "--suite", suite, "--out", self.run_folder, "--workers", 2, *plugins)
+        outcome = call(
+            "run", "--suite", suite, "--out", self.run_folder, "--workers", 2, "--keep-transcripts", *plugins
+        )
         assert outcome.code == 0, outcome.err
         return outcome
 
@@ -89,7 +89,6 @@ def changed(before: dict[tuple[str, str], str], after: dict[tuple[str, str], str
     return {cell for cell in before if before[cell] != after[cell]}
 
 
-@pytest.mark.slow
 def test_a_changed_attack_recomputes_its_own_cells(workshop: Workshop) -> None:
     keys, trainings, files = workshop.keys(), workshop.trainings(), stamps(workshop.run_folder, "records/*")
 
@@ -105,7 +104,6 @@ def test_a_changed_attack_recomputes_its_own_cells(workshop: Workshop) -> None:
     assert scores == {-1.0}
 
 
-@pytest.mark.slow
 def test_a_changed_defense_recomputes_its_training_and_cells(workshop: Workshop) -> None:
     keys, trainings = workshop.keys(), workshop.trainings()
 
@@ -119,7 +117,6 @@ def test_a_changed_defense_recomputes_its_training_and_cells(workshop: Workshop)
     assert len(now) == len(trainings) + 1
 
 
-@pytest.mark.slow
 def test_a_changed_score_runs_no_attack_again(workshop: Workshop) -> None:
     keys, trainings = workshop.keys(), workshop.trainings()
     answers = stamps(workshop.run_folder, "records/*.safetensors")
@@ -136,7 +133,6 @@ def test_a_changed_score_runs_no_attack_again(workshop: Workshop) -> None:
     assert "records of older code" in open_run(workshop.run_folder).notes[0]
 
 
-@pytest.mark.slow
 def test_going_back_finds_the_old_records_again(workshop: Workshop) -> None:
     workshop.write_attack("3.0")
     workshop.run()
@@ -151,7 +147,6 @@ def test_going_back_finds_the_old_records_again(workshop: Workshop) -> None:
     assert workshop.keys() == keys
 
 
-@pytest.mark.slow
 def test_the_accuracy_is_looked_at_as_training_goes_on(tiny_run: Path) -> None:
     found = open_run(tiny_run).records
     assert len(found) == TINY_CELLS

@@ -45,11 +45,11 @@ def shares(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     )
     done = call("run", "--suite", suite, "--out", folder / "run", "--plugin", plugin, "--workers", 2)
     assert done.code == 0, done.err
-    assert "Property, digits, threat server" in done.out
+    assert "server: property" in done.out  # its column on the scoreboard
+    assert "fedsgd: server reaches gain over a guess 0." in done.err  # and its line in the progress
     return plugin, folder / "run"
 
 
-@pytest.mark.slow
 def test_a_goal_of_somebody_else_runs_from_suite_to_table_row(shares: tuple[Path, Path]) -> None:
     plugin, run = shares
     registry.load_file(plugin)
@@ -72,17 +72,16 @@ def test_a_goal_of_somebody_else_runs_from_suite_to_table_row(shares: tuple[Path
     assert {line["cells"]["over"]["value"] for line in listed["rows"]} == {"all 10 classes", None}
 
 
-@pytest.mark.slow
 def test_the_page_shows_the_goal_with_a_verdict(shares: tuple[Path, Path]) -> None:
     plugin, run = shares
-    done = call("report", "--out", run, "--plugin", plugin)
+    done = call("report", "--out", run, "--plugin", plugin, charts=True)
     assert done.code == 0, done.err
     page = (run / "report" / "index.html").read_text()
+    assert 'data-title="server: property"' in page
     assert "Property, digits, threat server" in page
     assert "gain over a guess" in page
 
 
-@pytest.mark.slow
 def test_a_run_of_an_unknown_goal_is_one_sentence(shares: tuple[Path, Path]) -> None:
     done = call("table", "--out", shares[1])
     assert done.code == 2
@@ -104,7 +103,6 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return plugin, folder / "run"
 
 
-@pytest.mark.slow
 def test_a_metric_of_somebody_else_has_its_columns(measured: tuple[Path, Path]) -> None:
     plugin, run = measured
     (record,) = records(run).values()
@@ -120,7 +118,6 @@ def test_a_metric_of_somebody_else_has_its_columns(measured: tuple[Path, Path]) 
     assert list(headers(board))[-1] == "KS distance"
 
 
-@pytest.mark.slow
 def test_without_its_file_a_metric_s_column_has_its_name(measured: tuple[Path, Path]) -> None:
     shown = tables("--out", measured[1], "--all")
     assert "ks" in headers(shown["Membership, digits, threat client"])

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 
-from leakboard.leaderboard.page.charts.base import Chart
-from leakboard.leaderboard.page.charts.collect import Drawn, save_charts
 from leakboard.leaderboard.page.page import anchor, write_page
+from leakboard.leaderboard.ranking.scoreboard import scoreboards
 from leakboard.leaderboard.records.record import Record
 from leakboard.leaderboard.tables.all_cells import cell_tables
 from leakboard.leaderboard.tables.phase_times import phase_tables
 from tests.leaderboard.page.test_charts import a_run, boards
 from tests.leaderboard.page.test_page import HOSTILE, record
-from tests.leaderboard.runs import HANG
+from tests.leaderboard.runs import HANG, few_charts
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page, Request
@@ -53,20 +52,17 @@ def browser() -> Iterator[Browser]:
 def written(folder: Path, records: list[Record], title: str) -> str:
     """The address of the page of these records, with pictures where there is a reconstruction."""
 
-    def few(into: Path, given: Iterable[Chart]) -> list[Drawn]:
-        return save_charts(into, list(given)[:CHARTS])
-
     def images(given: Record) -> torch.Tensor | None:
         shown = given.cell.goal == "reconstruction" and given.status == "ok"
         return torch.rand(2, 1, 8, 8, generator=torch.Generator().manual_seed(0)) if shown else None
 
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("leakboard.leaderboard.page.page.save_charts", few)
+    with few_charts(CHARTS):
         path = write_page(
             folder,
             title=title,
             description=title,
             boards=boards(records),
+            scoreboards=scoreboards(boards(records), records),
             tables=[*phase_tables(records), *cell_tables(records)],
             records=records,
             originals=images,
@@ -216,16 +212,90 @@ def test_cards_lead_to_the_records(visit: Callable[..., Page], calm: str) -> Non
     assert page.locator("details.record[open]").count() == 1
 
 
+def test_the_scoreboard_comes_first_with_one_sentence_per_defense(visit: Callable[..., Page], calm: str) -> None:
+    page = visit(calm)
+    assert page.locator("main > section").first.get_attribute("id") == "scoreboard"
+    first = page.locator(".scores").first  # another record is of another data set
+    defenses = first.locator("tbody th a").all_inner_texts()
+    assert defenses == ["fedsgd", "mp-dp", "noise"]
+    sentences = first.locator(".sentences li").all_inner_texts()
+    assert [text.split(":")[0] for text in sentences] == defenses
+    assert "did not hold: server: images recovered" in sentences[1]
+    assert "not ranked: below the utility gate" in first.locator("tr.unranked").inner_text()
+    box = first.locator("table").bounding_box()
+    assert box is not None
+    assert box["y"] < DESK["height"] / 2  # on the first screen
+
+
+def test_a_mark_leads_to_the_attack_its_pictures_and_its_record(visit: Callable[..., Page], calm: str) -> None:
+    page = visit(calm)
+    mark = page.locator(".scoreboard tbody tr", has_text="mp-dp").locator("a.behind").first
+    mark.focus()
+    page.keyboard.press("Enter")
+    wait_for(page, "href => '#' + document.activeElement.id === href", mark.get_attribute("href"))
+    found = page.locator(".findings tr:focus")
+    assert "phi-inversion" in found.inner_text()
+    assert "did not hold" in found.inner_text()
+    picture = found.locator("img.strip").last
+    wait_for(page, "e => e.complete && e.naturalWidth > 0 && e.checkVisibility()", picture.element_handle())
+    page.keyboard.press("Escape")
+    assert page.evaluate("document.activeElement.className") == "behind"  # and the way back
+    page.keyboard.press("Enter")
+    found.locator("a").first.click()
+    page.locator("details.record[open]").wait_for()
+
+
+@pytest.mark.parametrize("viewport", [PHONE, DESK], ids=["phone", "desk"])
+def test_every_mark_can_be_seen_without_scrolling_sideways(
+    viewport: dict[str, int], visit: Callable[..., Page], calm: str
+) -> None:
+    page = visit(calm, viewport)
+    boxes = [mark.bounding_box() for mark in page.locator(".scoreboard .behind").all()]
+    assert len(boxes) == 12  # three defenses, four questions
+    assert all(box is not None and box["x"] >= 0 and box["x"] + box["width"] <= viewport["width"] for box in boxes)
+    if viewport == PHONE:  # a row is a card, and each line of it has its question
+        label = "getComputedStyle(document.querySelector('.scoreboard td:nth-of-type(2)'), '::before').content"
+        assert page.evaluate(label) == '"server: images recovered"'
+
+
+@pytest.mark.parametrize("viewport", [PHONE, DESK], ids=["phone", "desk"])
+def test_what_is_wider_than_the_screen_says_so(viewport: dict[str, int], visit: Callable[..., Page], calm: str) -> None:
+    page = visit(calm, viewport)
+    wait_for(page, "document.querySelector('.more-beside:not([hidden])') !== null")
+    hints = """() => [...document.querySelectorAll('.scroll')].filter(e => e.checkVisibility()).map(
+      e => [e.scrollWidth > e.clientWidth + 1, !e.previousElementSibling.hidden])"""
+    found = page.evaluate(hints)
+    assert all(wide == told for wide, told in found)
+    assert any(wide for wide, _ in found)
+    wide = page.locator(".scroll.has-more").first.element_handle()
+    wide.evaluate("e => { e.scrollLeft = e.scrollWidth; }")
+    wait_for(page, "e => !e.classList.contains('has-more')", wide)
+
+
+def test_every_figure_has_a_sentence_and_no_column_is_empty(visit: Callable[..., Page], calm: str) -> None:
+    page = visit(calm)
+    for figure in page.locator(".chart, .picture-table").all():
+        assert len(figure.locator(".note").inner_text().split()) > 5
+    empty = """() => [...document.querySelectorAll('table.leaderboard')].flatMap(table => {
+      const rows = [...table.querySelectorAll('tbody:not(.section) tr')];
+      return [...table.querySelectorAll('thead th')].slice(1).filter(
+        (head, i) => rows.length && rows.every(row => row.cells[i + 1].classList.contains('missing'))
+      ).map(head => table.caption.textContent + head.textContent); })"""
+    assert page.evaluate(empty) == []
+    assert "LPIPS" not in page.locator("#ranking-1 thead").inner_text()
+    assert "Left out, because nobody has a value: LPIPS (no weights)" in page.locator("#ranking-1 tfoot").inner_text()
+
+
 def test_everything_can_be_done_with_the_keyboard(visit: Callable[..., Page], calm: str) -> None:
     page = visit(calm)
     page.keyboard.press("Tab")
     seen = []
-    for _ in range(14):
+    for _ in range(15):
         seen.append(page.evaluate("document.activeElement.textContent.trim() || document.activeElement.id"))
         outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
         assert outline != "none", seen  # the focus can be seen
         page.keyboard.press("Tab")
-    assert seen[:2] == ["Tables", "Figures"]
+    assert seen[:3] == ["Scoreboard", "Tables", "Figures"]
     assert "filter" in seen
     assert any(text.startswith("Theme") for text in seen)
     page.locator("#ranking-1").get_by_role("button", name="defense").focus()
@@ -265,6 +335,14 @@ CONTRAST = """selectors => {
   });
 }"""
 TEXTS = [".lead", ".how", ".note", "#ranking-1 td .value", ".interval", ".muted td", ".best .value", ".verdict.held"]
+TEXTS += [
+    ".scoreboard .value",
+    ".scoreboard .where",
+    ".mark.did-not-hold",
+    ".mark.held",
+    ".unranked .value",
+    ".legend-line",
+]
 TEXTS += [".verdict.did-not-hold", ".badge.ok", ".badge.failed", ".bar nav a", ".facts dt", "#theme", ".where", ".sort"]
 
 
@@ -320,7 +398,7 @@ def test_a_hostile_record_runs_nothing_and_breaks_nothing(visit: Callable[..., P
     page.evaluate("document.querySelectorAll('details').forEach(e => { e.open = true; })")
     page.locator("footer").scroll_into_view_if_needed()
     assert page.evaluate("window.harmed") is None
-    assert page.locator("script").count() == 2
+    assert page.locator("script").count() == 3
     assert page.locator("footer").is_visible()
     assert page.locator("details.record").count() == len(a_run()) + len(HARM)
     assert page.locator("main > section").count() == page.locator("section[id]:not(.board)").count()

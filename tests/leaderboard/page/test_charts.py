@@ -170,7 +170,6 @@ def test_the_same_records_give_the_same_files_and_nothing_of_an_earlier_page_sta
     assert files() == first
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("text", [HOSTILE[1], HOSTILE[7], "$\\frac{ ../../x"])
 def test_no_label_breaks_a_chart_or_its_name(text: str, tmp_path: Path) -> None:
     records = [r for r in a_run(text) if r.cell.goal in ("membership", "audit")]

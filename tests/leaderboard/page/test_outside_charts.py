@@ -82,7 +82,8 @@ def test_a_chart_from_an_installed_package_is_on_the_page(
 
 def test_every_chart_of_ours_is_found_and_says_what_it_shows() -> None:
     found = {one.name: one for one in chart_classes()}
-    assert list(found) == ["trade-off", "threats", "epsilon", "roc", "budget", "phases"]  # the order of the page
+    expected = ["trade-off", "batches", "threats", "epsilon", "roc", "budget", "phases"]
+    assert list(found) == expected  # the order of the page
     assert all(one.shows.endswith(".") and one.shows.count(". ") == 0 for one in found.values())
 
 

@@ -131,7 +131,7 @@ def check(page: Page, folder: Path) -> None:
             address = attributes[name]
             assert address.startswith("#") or re.fullmatch(r"(assets|images|figures)/[\w.-]+", address), (tag, address)
             assert address[1:] in ids if address.startswith("#") else (folder / address).is_file()
-    assert [a["src"] for a in page.all("script")] == ["assets/theme.js", "assets/page.js"]
+    assert [a["src"] for a in page.all("script")] == ["assets/theme.js", "assets/frames.js", "assets/page.js"]
     assert not {"iframe", "object", "embed", "base", "form", "style"} & {tag for tag, _ in page.found}
     assert page.all("img", "strip") == [a for a in page.all("img") if a["src"].startswith("images/")]
     assert all(a["alt"].startswith(("Originals: ", "Reconstructions: ")) for a in page.all("img", "strip"))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tests.leaderboard.runs import call, records, write_suite
 
 SPY = """
@@ -34,7 +32,6 @@ class Spy(MembershipAttack):
 """
 
 
-@pytest.mark.slow
 def test_half_of_the_members_are_told_and_the_other_half_is_asked(tmp_path: Path) -> None:
     (tmp_path / "spy.py").write_text(SPY)
     suite = write_suite(

@@ -7,8 +7,6 @@ import io
 import re
 from pathlib import Path
 
-import pytest
-
 from leakboard.leaderboard.page.cards import cards
 from leakboard.leaderboard.page.charts.collect import charts, save_charts
 from leakboard.leaderboard.ranking.leaderboards import ranking_boards
@@ -42,7 +40,6 @@ def test_files_of_such_labels_have_names_that_no_shell_stumbles_over(tmp_path: P
     assert all(re.fullmatch(r"figures/[\w.+-]+", one.light) for one in drawn)
 
 
-@pytest.mark.slow
 def test_a_run_with_such_labels_can_be_cut_down_tabled_and_shown(tmp_path: Path) -> None:
     rows = ["fedsgd", {"name": "fedsgd", "label": V1}, {"name": "fedsgd", "label": FORMULA}]
     attacks = [{"name": "loss-threshold", "label": "loss (raw)", "threats": ["client"]}]

@@ -22,12 +22,12 @@ from leakboard.leaderboard.planning.run_folder import open_run, read_record_file
 from leakboard.leaderboard.publishing.submit import (
     PUBLISHED,
     PUBLISHED_FILE,
-    badge,
     make_way,
     problems,
     record_files,
     without_paths,
 )
+from leakboard.leaderboard.publishing.verdicts import badge
 from leakboard.leaderboard.records.record import Cost, Record, ScoreRecord
 from tests.leaderboard.synthetic import membership, reconstruction
 
@@ -58,14 +58,12 @@ def edited(path: Path, to: Path, edit: Edit) -> Path:
     return copy
 
 
-@pytest.mark.slow
 def test_what_is_published_opens_like_a_run_and_says_the_same(tiny_run: Path, published: Path) -> None:
     mine, theirs = lb.open_run(tiny_run), lb.open_run(published)
     assert {r.key for r in theirs.records} == {r.key for r in mine.records}
     assert sorted(t.title for t in theirs.tables()) == sorted(t.title for t in mine.tables())
 
 
-@pytest.mark.slow
 def test_pictures_are_published_as_a_screen_shows_them(tiny_run: Path, published: Path) -> None:
     shown = 0
     jobs = {job.record_file.name: job for job in open_run(tiny_run).jobs}
@@ -110,9 +108,8 @@ def test_of_a_sum_what_was_scored_is_shown_and_published(tmp_path: Path) -> None
     assert float((theirs - expected).abs().max()) <= 0.5 / 255 + 1e-6
 
 
-@pytest.mark.slow
 def test_nothing_of_this_machine_is_published(tiny_run: Path, published: Path) -> None:
-    for path in published.iterdir():
+    for path in filter(Path.is_file, published.rglob("*")):
         content = path.read_bytes()
         assert str(tiny_run).encode() not in content
         assert str(ROOT).encode() not in content
@@ -121,7 +118,6 @@ def test_nothing_of_this_machine_is_published(tiny_run: Path, published: Path) -
     assert {path.name for path in published.glob("*.safetensors")} == pictures
 
 
-@pytest.mark.slow
 def test_a_published_record_can_be_verified_and_a_tampered_one_cannot(
     published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -163,7 +159,6 @@ def no_provenance(data: dict[str, Any]) -> None:
     data["provenance"] = None
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("edit", "sentence"),
     [
@@ -183,7 +178,6 @@ def test_a_record_that_does_not_add_up_is_refused(
     assert sentence in capsys.readouterr().err
 
 
-@pytest.mark.slow
 def test_changed_code_makes_a_record_an_older_one(published: Path) -> None:
     path = one_of(published, "reconstruction")
     record = read_record_file(path)
@@ -194,7 +188,6 @@ def test_changed_code_makes_a_record_an_older_one(published: Path) -> None:
     assert badge(path, record.model_copy(update={"ingredients": ingredients})) == "older code"
 
 
-@pytest.mark.slow
 def test_two_runs_are_compared(
     tiny_run: Path, published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -211,7 +204,6 @@ def test_two_runs_are_compared(
     assert "1.0000" in said
 
 
-@pytest.mark.slow
 def test_an_unfinished_run_is_not_published(tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     copy = tmp_path / "run"
     (copy / "records").mkdir(parents=True)
@@ -251,7 +243,7 @@ def test_records_that_no_table_can_be_made_of_are_one_sentence(
 ) -> None:
     asked, rebuilt = membership("fedsgd", "lira"), reconstruction("fedsgd", "prior", [1.0, 2.0])
     assert main(["table", "--out", str(folder_of(tmp_path / "good", asked, rebuilt))]) == 0
-    assert "Records: 2 self-reported, 0 verified, 0 older code." in capsys.readouterr().err
+    assert "Records: 2 self-reported, 0 attack verified, 0 verified, 0 older code." in capsys.readouterr().err
     other_goal = asked.model_copy(update={"cell": asked.cell.model_copy(update={"goal": "theft"})})
     for place, sentence, hostile in (
         ("few", "not equally many", asked.model_copy(update={"members": asked.members[1:]})),

@@ -11,6 +11,8 @@ from leakboard.leaderboard.page.cards import cards
 from leakboard.leaderboard.page.charts.collect import charts
 from leakboard.leaderboard.ranking.goal_ranking import NOT_SHOWN
 from leakboard.leaderboard.ranking.leaderboards import Board, ranking_boards
+from leakboard.leaderboard.ranking.scoreboard import scoreboards
+from leakboard.leaderboard.ranking.silence import diverged
 from leakboard.leaderboard.records.record import Record
 from leakboard.leaderboard.tables.formats import to_csv, to_html, to_json, to_latex, to_markdown, to_terminal
 from leakboard.leaderboard.tables.table import Table
@@ -150,7 +152,6 @@ class Fragile(Defense):
 '''
 
 
-@pytest.mark.slow
 def test_the_table_of_a_real_run_shows_the_failed_training_and_an_unfinished_one_what_is_missing(
     tmp_path: Path,
 ) -> None:
@@ -171,3 +172,20 @@ def test_the_table_of_a_real_run_shows_the_failed_training_and_an_unfinished_one
     for path in (folder / "records").glob("*.json"):
         path.unlink()
     assert "No cell is there yet of: Reconstruction, digits, threat server." in call("table", "--out", folder).err
+
+
+def test_a_training_that_diverged_says_so_in_one_sentence() -> None:
+    made = [*defended("fedsgd", 9), *defended("wild", 0, accuracy=0.1)]
+    lost = [r for r in made if r.cell.training.defense.label == "wild" and r.training is not None]
+    for record in lost:
+        assert record.training is not None
+        summary = record.training.model_copy(update={"diverged": True})
+        made[made.index(record)] = record.model_copy(update={"training": summary})
+    said = "its training diverged: the final model has values that are not finite (seed 0)"
+    assert diverged(made) == said
+    assert diverged(made[:2]) == ""
+    (board,) = ranking_boards(made, "fedsgd", 0.9)
+    (row,) = (row for row in board.table.rows if row.cells["defense"].value == "wild")
+    assert row.cells["rank"].note == said
+    (scores,) = scoreboards([board], made)
+    assert next(r.unranked for r in scores.rows if r.defense == "wild") == said

@@ -126,7 +126,7 @@ def test_json_comes_back() -> None:
     }
     assert table["rows"][1]["cells"]["eps"] == {
         **{"value": None, "low": None, "high": None, "text": None},
-        **{"best": False, "note": "50 % lost", "link": ""},
+        **{"best": False, "note": "50 % lost", "link": "", "mark": ""},
     }
     assert json.loads(to_json([])) == {"schema": 1, "tables": []}
 
@@ -134,12 +134,13 @@ def test_json_comes_back() -> None:
 def test_latex() -> None:
     needs, *lines = to_latex(TABLE).splitlines()
     assert needs == r"% \usepackage{booktabs,graphicx}"
-    assert lines[:5] == [
+    assert lines[:6] == [
         *[r"\begin{table}[t]", r"\centering", r"\caption{Who is in?. Lower $\pm$ better}"],
+        r"\label{tab:who-is-in}",
         r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
         r"\begin{tabular}{@{}lrrl@{}}",
     ]
-    assert lines[5:16] == [
+    assert lines[6:17] == [
         *[r"\toprule", r"Defense & AUC $\downarrow$ & Accuracy (\%) $\uparrow$ & Proven $\varepsilon$ \\", r"\midrule"],
         r"\multicolumn{4}{l}{\textit{CIFAR \& co}} \\",
         r"mp\_dp & $\mathbf{0.512}^{+0.018}_{-0.022}$ & $\mathbf{61.0}$ & \textendash{} \\",
@@ -164,7 +165,7 @@ def test_no_text_breaks_latex(text: str) -> None:
     assert not set(bare) & set("%#~^≤–ε") - {"^" if r"^\circ" in latex else ""}
     assert all(char.isascii() or (char < "\u0180" and char.isalpha()) for char in latex if char != "\n")
     frame = {"begin", "end", "centering", "caption", "toprule", "midrule", "bottomrule", "multicolumn", "textit"}
-    frame |= {"par", "smallskip", "footnotesize", "textsuperscript"}
+    frame |= {"label", "par", "smallskip", "footnotesize", "textsuperscript"}
     signs = re.findall(r"\\([A-Za-z]+)", " ".join(SIGNS.values()))
     assert set(re.findall(r"\\([A-Za-z]+)", latex.replace(r"\\", ""))) <= {*frame, *signs}
     assert all(line.count("&") - line.count(r"\&") in (0, 1) for line in latex.splitlines())
@@ -210,9 +211,55 @@ def test_a_terminal_is_never_overrun(width: int) -> None:
     for table in (TABLE, poisoned("long words " * 30), poisoned("x" * 300)):
         assert max(map(len, to_terminal(table, width).splitlines())) <= width
     narrow = to_terminal(TABLE, width)
-    for shown in ("*0.512 [0.490, 0.530]", "Accuracy (%) ↑", "≤ prior", "–¹"):
+    for shown in ("*0.512 [0.490, 0.530]", "Accuracy", "(%) ↑", "≤ prior", "–¹"):  # headings may be broken
         assert shown in narrow
     assert to_terminal(TABLE, 1) == to_terminal(TABLE, 40)
+
+
+def marked() -> Table:
+    verdicts = {"a": "did not hold", "b": "held", "c": "not shown", "d": "not asked"}
+    columns = (Column("name", "name"), *(Column(key, f"a long heading of column {key}") for key in verdicts))
+    cells = {key: Cell(0.5, text="50 % phi", mark=mark) for key, mark in verdicts.items()}
+    return Table("Marks → ε", columns, (Row({"name": Cell("mp-dp"), **cells}),))
+
+
+def test_headings_are_broken_before_a_table_is_cut() -> None:
+    lines = to_terminal(marked(), 60).splitlines()
+    rule = next(number for number, line in enumerate(lines) if line.startswith("─"))
+    assert rule > 3
+    words = " ".join(lines[2:rule]).split()
+    assert [words.count(word) for word in ("name", "heading", "column", "a", "d")] == [1, 4, 4, 5, 1]
+    assert max(map(len, lines)) <= 60
+    (row,) = [line for line in lines if line.startswith("mp-dp")]  # one block: nothing stands beneath
+    assert re.split(r"  +", row) == ["mp-dp", "✗ 50 % phi", "✓ 50 % phi", "~ 50 % phi", "50 % phi"]
+    assert lines[-1] == "✗ did not hold   ✓ held   ~ not shown"
+
+
+def test_a_mark_is_a_sign_in_every_format() -> None:
+    assert "| ✗ 50 % phi | ✓ 50 % phi |" in to_markdown(marked())
+    assert r"$\times$ 50 \% phi" in to_latex(marked())
+    assert '<span class="mark" title="did not hold">✗</span> <span class="value">50 % phi</span>' in to_html(marked())
+    (row,) = csv.DictReader(io.StringIO(to_csv([marked()])))
+    assert (row["a"], row["a:mark"], row["a:text"]) == ("0.5", "did not hold", "50 % phi")
+
+
+def test_an_old_terminal_gets_ascii_that_aligns() -> None:
+    shown = to_terminal(marked(), 200, only_ascii=True)
+    assert shown.isascii()
+    assert "Marks -> eps" in shown
+    heading, rule, row = shown.splitlines()[-5:-2]
+    assert row.index("+ 50 %") == heading.index("a long heading of column b")
+    assert set(rule) == {"-"}
+    assert "x did not hold   + held   ~ not shown" in shown
+
+
+@pytest.mark.usefixtures("colours")
+def test_a_mark_has_its_colour_and_none_where_colours_are_not_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = to_terminal(marked(), 100, colour=True)
+    for code, sign in (("31", "✗"), ("32", "✓"), ("33", "~")):
+        assert f"\x1b[{code}m{sign} 50 % phi" in shown
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not re.search(r"\x1b\[3[0-9]m", to_terminal(marked(), 100, colour=True))
 
 
 def test_a_terminal_gets_no_control_characters_and_wide_ones_align() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from leakboard.leaderboard.tables.all_cells import cell_tables
-from leakboard.leaderboard.tables.formats import to_latex
+from leakboard.leaderboard.tables.formats import find_format, to_latex
 from leakboard.leaderboard.tables.formats.latex import PACKAGES
 from leakboard.leaderboard.tables.paper_tables import paper_tables
 from leakboard.leaderboard.tables.phase_times import phase_tables
@@ -25,12 +25,15 @@ SIGNS = (
     r"& % _ $ # { } ~ ^ \ | < > [ ] * ` ' \input{x} \end{table} %% --a ``b'' ε ±"
 )
 LETTERS = "".join(char for char in map(chr, range(0x80, 0x250)) if char.isprintable())
-pytestmark = pytest.mark.skipif(shutil.which("pdflatex") is None, reason="there is no pdflatex on this machine")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("pdflatex") is None, reason="there is no pdflatex on this machine"),
+]
 
 
-def compiled(folder: Path, tables: list[Table], encoding: str = "") -> str:
+def compiled(folder: Path, tables: list[Table], encoding: str = "", more: str = "") -> str:
     """The log of pdflatex over a document of these tables, which ends at the first error; the document is there."""
-    body = "\n\\clearpage\n".join(map(to_latex, tables))
+    body = "\n\\clearpage\n".join([*map(to_latex, tables), more])
     text = f"\\documentclass{{article}}\n{encoding}\n{PACKAGES}\n\\begin{{document}}\n{body}\n\\end{{document}}\n"
     (folder / "tables.tex").write_text(text)
     call = ["pdflatex", "-halt-on-error", "-no-shell-escape", "-interaction=nonstopmode", "tables.tex"]
@@ -102,3 +105,25 @@ def test_what_is_not_latex_is_seen_here(tmp_path: Path) -> None:
     compiled(tmp_path, [broken])
     with pytest.raises(AssertionError, match="Undefined control sequence"):
         compiled(tmp_path / "x", [broken], r"\nosuchcommand")
+
+
+def test_every_table_has_a_label_of_its_own_that_the_text_can_refer_to(tmp_path: Path) -> None:
+    tables = every_kind("mp-dp")
+    text = find_format("latex").render([*tables, tables[0]])
+    labels = re.findall(r"\\label\{(.*?)\}", text)
+    assert len(labels) == len(set(labels)) == text.count(r"\begin{table}")
+    assert all(re.fullmatch("tab:[a-z0-9-]+", label) for label in labels)
+    referred = "".join(rf"\ref{{{label}}} " for label in labels)
+    log = ""
+    for _ in range(2):  # LaTeX reads labels of its last run
+        log = compiled(tmp_path, [], more=text + referred)
+    assert "undefined references" not in log
+    assert "multiply" not in log
+
+
+def test_a_table_with_intervals_says_that_they_are_of_95_percent() -> None:
+    column = Column("auc", "AUC")
+    with_interval = Table("one", (column,), (Row({"auc": Cell(0.5, 0.4, 0.6)}),))
+    without = Table("one", (column,), (Row({"auc": Cell(0.5)}),))
+    assert r"95 \% intervals" in to_latex(with_interval)
+    assert r"95 \% intervals" not in to_latex(without)

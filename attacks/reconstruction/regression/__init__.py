@@ -1,0 +1,1 @@
+"""What attacks share that regress images on gradients."""

@@ -1,0 +1,205 @@
+"""Gradients of images of the attacker's choice, as it would have read them from the victim."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.func import grad, vmap
+
+from leakboard.attacks.base import Inversion, Knowledge
+from leakboard.attacks.reconstruction.matching.grouped import Network
+from leakboard.attacks.reconstruction.matching.labels import labels_of
+from leakboard.attacks.reconstruction.matching.program import program_of
+from leakboard.attacks.reconstruction.regression.residual import residual_of
+from leakboard.core.seeds import derive_seed
+from leakboard.defenses.base import AGGREGATE
+from leakboard.federation.party import Message
+from leakboard.federation.payload import Parameters
+from leakboard.federation.settings import VICTIM
+from leakboard.federation.task import Task
+from leakboard.federation.transcript import Observation
+
+#: images whose gradients are computed at once
+CHUNK = 16
+#: relative error up to which a residual is that of one record, and a message is a plain gradient
+CONSISTENT, ROUNDING = 1e-2, 1e-4
+#: auxiliary images on which messages are compared with plain gradients
+COMPARED = 4
+
+
+class Source(Protocol):
+    """Where the gradients of chosen images come from."""
+
+    def gradients(self, images: Tensor, seed: int) -> Parameters:
+        """Gradients (N, *shape) of N batches (N, M, C, H, W) with the victim's labels; noise is drawn from the seed."""
+        ...
+
+
+@dataclass(frozen=True)
+class KnownResidual:
+    """Gradients of r . logits for the victim's own residual r (classes,), one image each.
+
+    At batch 1 the victim's gradient is that of r . logits too, so neither its label nor the confidence of the network
+    confounds the regression.
+    """
+
+    task: Task
+    model: Parameters
+    residual: Tensor
+
+    def gradients(self, images: Tensor, seed: int = 0) -> Parameters:
+        """Gradients (N, *shape) of images (N, 1, C, H, W)."""
+        names, weight = self.task.parameter_names, self.residual.float()
+        if program_of(self.task.skeleton(), self.task.public.shape) is not None:
+            network = Network(self.task, self.model, len(images), 1)
+            return dict(zip(names, network.slopes(images, lambda out: (out * weight).sum()), strict=True))
+
+        def projected(parameters: Parameters, image: Tensor) -> Tensor:
+            return (self.task.logits(parameters, image) * weight).sum()
+
+        found: Parameters = vmap(grad(projected), in_dims=(None, 0))({n: self.model[n] for n in names}, images)
+        return found
+
+
+class Imitated:
+    """What the defense makes of images, by its own code: `simulate` and `read`, else its hooks.
+
+    - If the view holds the victim's own message, a simulated message takes its place, and the defense reads it.
+    - Of a mean over clients, or of a view without that message, the gradients are computed, changed by `mimic_records`
+      and `mimic`, averaged, and get noise as `noise_scale` states it.
+    """
+
+    def __init__(self, knowledge: Knowledge, problem: Inversion, labels: Tensor) -> None:
+        self.knowledge, self.problem, self.labels = knowledge, problem, labels
+        self.observation = _observation_of(knowledge, problem)
+        self.received = _received(self.observation)
+        #: whether messages are simulated; otherwise the hooks stand for the defense
+        self.by_message = self._reads_its_own_message()
+
+    def gradients(self, images: Tensor, seed: int) -> Parameters:
+        """Gradients (N, *shape) of batches (N, M, C, H, W)."""
+        rows = [self._one(batch, derive_seed(seed, i)) for i, batch in enumerate(images)]
+        return {name: torch.stack([row[name].float() for row in rows]) for name in self.knowledge.task.parameter_names}
+
+    def _one(self, images: Tensor, seed: int) -> Parameters:
+        if not self.by_message:
+            return self._by_hooks(images, seed)
+        assert self.received is not None
+        defense, public = self.knowledge.defense, self.knowledge.public
+        found = self._read(defense.simulate(public, self.received, images, self.labels, seed))
+        assert found is not None
+        return found
+
+    def _reads_its_own_message(self) -> bool:
+        """Whether the victim's real message, put where simulated ones will be, is read as the observed gradient."""
+        if self.observation is None or self.received is None or self.problem.gradient.clients != 1:
+            return False
+        sent = [m.payload for m in self.observation.messages if m.kind == "update" and m.sender == VICTIM]
+        try:
+            found = self._read(sent[0]) if sent else None
+        except Exception:  # a third party's defense may need messages that were left out
+            return False
+        return found is not None and _alike(found, self.problem.gradient.values)
+
+    def _read(self, payload: dict[str, object]) -> Parameters | None:
+        """The victim's gradient if its message had held this; the other clients' updates are left out for speed."""
+        assert self.observation is not None
+        kept: list[Message] = []
+        for message in self.observation.messages:
+            if message.kind != "update":
+                kept.append(message)
+            elif message.sender == VICTIM:
+                kept.append(replace(message, payload=payload))
+        shown = replace(self.knowledge.view, observations=(replace(self.observation, messages=tuple(kept)),))
+        (reading,) = self.knowledge.defense.interpret(shown)
+        gradient = reading.gradients.get(VICTIM)
+        return None if gradient is None else gradient.values
+
+    def _by_hooks(self, images: Tensor, seed: int) -> Parameters:
+        knowledge, observed = self.knowledge, self.problem.gradient
+        task, model = knowledge.task, self.problem.model
+        of_record = knowledge.defense.mimic_records(observed, knowledge.public)
+        of_update = knowledge.defense.mimic(observed, knowledge.public)
+        parts = 1 if of_record is None and of_update is None else observed.clients
+        updates = []
+        for own, labels in zip(images.chunk(parts), self.labels.chunk(parts), strict=True):
+            if of_record is None:
+                mean = task.gradient(model, own, labels)[0]
+            else:
+                rows = [task.gradient(model, x[None], y[None])[0] for x, y in zip(own, labels, strict=True)]
+                mean = {
+                    n: v.mean(0) for n, v in of_record({n: torch.stack([r[n] for r in rows]) for n in rows[0]}).items()
+                }
+            updates.append(mean if of_update is None else {n: v[0] for n, v in of_update(_single(mean)).items()})
+        return self._noisy({n: torch.stack([u[n] for u in updates]).mean(0) for n in task.parameter_names}, seed)
+
+    def _noisy(self, gradient: Parameters, seed: int) -> Parameters:
+        """A gradient with noise of the law that the defense states."""
+        if self.observation is None:
+            return gradient
+        laws = self.knowledge.defense.noise_scale(self.observation, self.knowledge.public)
+        law = laws.get(VICTIM if self.problem.gradient.clients == 1 else AGGREGATE)
+        if law is None:
+            return gradient
+        random, found = torch.Generator().manual_seed(seed), {}
+        for name, value in gradient.items():
+            noise = law.deviation[name] * torch.randn(value.shape, generator=random)
+            if law.bound is not None:
+                noise = law.bound[name] * (2 * torch.rand(value.shape, generator=random) - 1)
+            found[name] = value + noise.to(value)
+        return found
+
+
+def source_of(knowledge: Knowledge, problem: Inversion) -> Source:
+    """The best source for a problem: the known residual where plain gradients of one record are sent."""
+    task, gradient = knowledge.task, problem.gradient
+    labels = labels_of(knowledge, problem)
+    imitated = Imitated(knowledge, problem, labels)
+    if gradient.records > 1 or task.buffer_names:
+        return imitated
+    residual, error = residual_of(task, problem.model, gradient.values)
+    if error > CONSISTENT or not bool(residual.isfinite().all()):
+        return imitated
+    for index, image in enumerate(knowledge.auxiliary.images[:COMPARED]):
+        plain = task.gradient(problem.model, image[None], labels)[0]
+        sent = imitated.gradients(image[None, None], index)
+        if not _alike({n: v[0] for n, v in sent.items()}, plain):
+            return imitated
+    return KnownResidual(task, {n: v.float() for n, v in problem.model.items()}, residual)
+
+
+def _observation_of(knowledge: Knowledge, problem: Inversion) -> Observation | None:
+    """The observation whose reading a problem is; None where the view has none."""
+    for observation, reading in zip(knowledge.view.observations, knowledge.readings(), strict=True):
+        gradient = reading.gradients.get(VICTIM) or reading.gradients.get(AGGREGATE)
+        if (
+            gradient is not None
+            and reading.context.kind == "probe"
+            and _equal(gradient.values, problem.gradient.values)
+        ):
+            return observation
+    return None
+
+
+def _received(observation: Observation | None) -> dict[str, object] | None:
+    """The content of the model message that the victim got."""
+    messages = observation.messages if observation is not None else ()
+    return next((m.payload for m in messages if m.kind == "model" and m.receiver == VICTIM), None)
+
+
+def _single(gradient: Parameters) -> Parameters:
+    return {name: value[None] for name, value in gradient.items()}
+
+
+def _equal(one: Parameters, two: Parameters) -> bool:
+    return one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+
+
+def _alike(one: Parameters, two: Parameters) -> bool:
+    """Whether two gradients are the same but for rounding."""
+    away = sum(float((one[name].double() - two[name].double()).square().sum()) for name in two)
+    size = sum(float(value.double().square().sum()) for value in two.values())
+    return away <= ROUNDING**2 * size
