@@ -26,8 +26,6 @@ from leakboard.federation.task import task_of
 from leakboard.federation.transcript import Observation
 from leakboard.federation.view import View, make_view, parse_threat
 
-torch.set_num_threads(1)  # the machine's cores are shared
-
 
 def key(*names: str | int) -> Stream:
     """A stream under a fixed key."""

@@ -7,11 +7,6 @@ from leakboard.defenses import base
 from leakboard.defenses.base import PIECE, STACKED, mean
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)  # as trainings run: over several threads torch adds up in another order
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("shape", [(2 * PIECE,), (2 * PIECE + 1,), (3 * PIECE + 37,), (90, 100), (64, 32, 3, 3)])
 @pytest.mark.parametrize("clients", [130, 257])
