@@ -34,6 +34,7 @@ from leakboard.leaderboard.cli.options import (
 )
 from leakboard.leaderboard.cli.parser import complaint, program
 from leakboard.leaderboard.cli.plan_text import plan_text
+from leakboard.leaderboard.planning.whole_run import forgotten_plugins
 from leakboard.leaderboard.tables.formats import Format, find_format, to_terminal
 from leakboard.leaderboard.tables.marks import in_ascii
 from leakboard.leaderboard.tables.table import Table
@@ -108,6 +109,9 @@ def run(asked: RunOptions) -> int:
     if asked.dry_run:
         print(plan_text(prepared.plan, prepared.workers or cores()))
         return 0
+    for file in forgotten_plugins(prepared.plan, prepared.folder):
+        told = f"The last run in {prepared.folder} had --plugin {file}: without it, its parts leave the tables."
+        print(plain(told), file=sys.stderr)
     report = compute(prepared)
     opened = open_run(prepared.folder)
     for one in opened.tables(scoreboard=not asked.all):
