@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from shlex import quote
 
@@ -217,11 +219,20 @@ def check(asked: CheckOptions) -> int:
     from leakboard.contract import check_plugin
 
     outcomes: Counter[str] = Counter()
+    printed = StringIO()
     for entry in found:
         print(f"{entry['kind']} '{entry['name']}'", flush=True)
-        for result in check_plugin(registry.load(entry["kind"], entry["name"])):
+        results = iter(check_plugin(registry.load(entry["kind"], entry["name"])))
+        while True:
+            with redirect_stdout(printed):  # what a plugin prints must not bury the rules
+                result = next(results, None)
+            if result is None:
+                break
             print(f"  {plain(result.line)}", flush=True)
             outcomes[result.outcome] += 1
+    lines = printed.getvalue().count("\n")
+    if lines:
+        print(f"The plugin printed {lines} lines, which are not shown; in a run they are in its logs.")
     counts = f"{outcomes['ok']} ok, {outcomes['broken']} BROKEN, {outcomes['not applicable']} not applicable"
     print(f"{outcomes.total()} rules: {counts}. The contract {'does not hold' if outcomes['broken'] else 'holds'}.")
     return 1 if outcomes["broken"] else 0

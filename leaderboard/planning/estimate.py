@@ -16,8 +16,8 @@ from leakboard.leaderboard.planning.jobs import probe_size
 from leakboard.leaderboard.planning.plan import Plan
 from leakboard.leaderboard.planning.skips import sure_skip
 
-#: seconds that a cell takes besides its attack: for the process, the data, the scores
-OVERHEAD = 2.0
+#: seconds that a cell takes besides its attack: for the process, the data, the scores (docs/performance.md)
+OVERHEAD = 0.5
 
 
 def seconds_per_gradient(public: Public, batch: int) -> float:
