@@ -303,6 +303,13 @@ class Attack(Plugin, metaclass=AttackType):
         family = "server+clients" if threat.startswith("server+clients:") else threat
         return family in cls.threats
 
+    def refuses(self, defense: Defense) -> str:
+        """Why it cannot work on this defense, whatever a view holds; empty if it can, or if only a view can tell.
+
+        A cell that is refused here is skipped with this reason before anything is computed for it.
+        """
+        return ""
+
     def runs(self) -> tuple[str, ...]:
         """The names of other attacks that this one runs: their code decides its answer too."""
         return ()

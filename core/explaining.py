@@ -13,6 +13,15 @@ from pydantic import BaseModel, ValidationError
 from leakboard.core.errors import UserError, nearest
 
 LONGEST_VALUE = 80
+
+
+class Faults(ValueError):
+    """Several broken rules of one model, each as a sentence without its stop; a validator raises it."""
+
+    def __str__(self) -> str:
+        return "; ".join(map(str, self.args))
+
+
 #: pydantic's kinds of errors whose own words are those of a programmer
 PLAIN = {
     "int_parsing": "it must be a whole number",
@@ -44,7 +53,10 @@ def explain(error: ValidationError, what: str, model: type[BaseModel]) -> UserEr
         where = ".".join(map(str, place))
         if problem["type"] == "too_short" and any(_is_below(other["loc"], problem["loc"]) for other in reported):
             continue  # pydantic counts the entries that have no mistake of their own
-        if problem["type"] == "extra_forbidden":
+        faults = problem.get("ctx", {}).get("error")
+        if isinstance(faults, Faults):
+            found |= {f"{where}#{n}": f"{what}: {fault}" for n, fault in enumerate(faults.args)}
+        elif problem["type"] == "extra_forbidden":
             found[where] = _unknown(what, where, str(place[-1]), list(owner.model_fields))
         elif problem["type"] == "missing":
             found[where] = _missing(what, where, owner, str(place[-1]))

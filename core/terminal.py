@@ -12,8 +12,8 @@ def plain(text: str) -> str:
 
 
 def terminal_width() -> int:
-    """The number of columns of the terminal; 120 without a terminal."""
-    return shutil.get_terminal_size((120, 40)).columns
+    """The number of columns of the terminal; 100 without a terminal."""
+    return shutil.get_terminal_size((100, 40)).columns
 
 
 def shows_unicode(stream: TextIO) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Annotated, Any, Literal, Self
 
 import yaml
@@ -10,7 +11,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from leakboard.core import registry
 from leakboard.core.errors import Problems, UserError, unknown_name
-from leakboard.core.explaining import explain
+from leakboard.core.explaining import Faults, explain
 from leakboard.core.names import file_part
 from leakboard.core.plugins import Settings
 from leakboard.federation.settings import ObservedRounds, Training
@@ -116,7 +117,7 @@ class Suite(Settings):
     def _consistent(self) -> Self:
         faults = list(self._faults())
         if faults:
-            raise ValueError("; ".join(faults))
+            raise Faults(*faults)
         return self
 
     def _faults(self) -> Iterator[str]:
@@ -197,13 +198,26 @@ def load_suite(name_or_file: str) -> Suite:
 
 
 def parse_suite(given: Mapping[str, Any], what: str) -> Suite:
-    """A suite from its settings; a mistake is one sentence that begins with `what`."""
+    """A suite from its settings; each mistake is one sentence that begins with `what`, and all are told at once."""
     try:
         suite = Suite.model_validate(given)
     except ValidationError as error:
-        raise explain(error, what, Suite) from None
+        raise UserError(*explain(error, what, Suite).problems, *_wrong_plugins(given)) from None
     check_plugins(suite)
     return suite.model_copy(update={"control": _control(suite)})
+
+
+def _wrong_plugins(given: Mapping[str, Any]) -> list[str]:
+    """What is wrong with the plugins of a suite that has other mistakes; entries of a wrong form are passed over."""
+    problems = Problems()
+    for kind, key in (("dataset", "datasets"), ("model", "model"), ("defense", "defenses"), ("attack", "attacks")):
+        listed = given.get(key)
+        for one in listed if isinstance(listed, list | tuple) else [listed]:
+            own = {name: one[name] for name in ("name", "params") if name in one} if isinstance(one, Mapping) else one
+            with suppress(ValidationError), problems.collected():
+                entry = Entry.model_validate(own)
+                registry.create(kind, entry.name, entry.params)
+    return problems.found
 
 
 def _control(suite: Suite) -> str:

@@ -30,7 +30,7 @@ from leakboard.attacks.base import Knowledge
 from leakboard.core.errors import Unsupported
 from leakboard.core.seeds import derive_seed
 from leakboard.datasets.base import LabelledImages
-from leakboard.defenses.base import Reading
+from leakboard.defenses.base import Defense, Reading
 from leakboard.defenses.building_blocks.model_perturbation import ModelPerturbation
 from leakboard.defenses.perturbation.canonical import canonical_form
 from leakboard.defenses.perturbation.client import Expanded, collapse, forward_collapsed
@@ -73,10 +73,15 @@ def perturbation_of(knowledge: Knowledge) -> ModelPerturbation:
     """The defense if it perturbs the model; otherwise raises `Unsupported`."""
     defense = knowledge.defense
     if not isinstance(defense, ModelPerturbation):
-        raise Unsupported(
-            f"'{defense.name}' sends clients the model itself: there is nothing to strip, use the plain attack"
-        )
+        raise Unsupported(nothing_to_strip(defense))
     return defense
+
+
+def nothing_to_strip(defense: Defense) -> str:
+    """Why a defense cannot be stripped of its perturbation; empty if it perturbs the model."""
+    if isinstance(defense, ModelPerturbation):
+        return ""
+    return f"'{defense.name}' sends clients the model itself: there is nothing to strip, use the plain attack"
 
 
 def received(observation: Observation) -> Received | None:

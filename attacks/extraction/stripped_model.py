@@ -7,8 +7,15 @@ from typing import ClassVar
 from pydantic import Field
 
 from leakboard.attacks.base import ExtractionAnswer, ExtractionAttack, ExtractionTask, Knowledge
-from leakboard.attacks.building_blocks.stripping import Estimate, Stripper, perturbation_of, strip
+from leakboard.attacks.building_blocks.stripping import (
+    Estimate,
+    Stripper,
+    nothing_to_strip,
+    perturbation_of,
+    strip,
+)
 from leakboard.core.errors import Unsupported
+from leakboard.defenses.base import Defense
 from leakboard.defenses.perturbation.canonical import canonical_form
 from leakboard.federation.task import task_of
 
@@ -32,6 +39,10 @@ class StrippedModel(ExtractionAttack):
     def adaptive(self) -> bool:
         """Always true: the attack uses the algebra of the scheme."""
         return True
+
+    def refuses(self, defense: Defense) -> str:
+        """A model in plain has nothing to strip."""
+        return nothing_to_strip(defense)
 
     def extract(self, knowledge: Knowledge, task: ExtractionTask) -> ExtractionAnswer:
         """Strip the model of the first probe of the round."""

@@ -11,7 +11,7 @@ from leakboard.attacks.base import Knowledge
 from leakboard.attacks.membership.building_blocks.batch import BatchMembership, Loss, Mixture
 from leakboard.attacks.membership.building_blocks.signals import last_linear
 from leakboard.core.errors import Unsupported
-from leakboard.defenses.base import Gradient
+from leakboard.defenses.base import Defense, Gradient
 from leakboard.defenses.building_blocks.model_perturbation import ModelPerturbation
 from leakboard.defenses.noise.budget import clipping
 from leakboard.defenses.perturbation.clean import CleanParts
@@ -39,11 +39,15 @@ class PhiMembership(BatchMembership):
         """Always true: the attack uses what the honest reading ignores."""
         return True
 
+    def refuses(self, defense: Defense) -> str:
+        """Only model perturbation sends Phi."""
+        return "" if isinstance(defense, ModelPerturbation) else f"the defense '{defense.name}' sends no Phi"
+
     def mixtures(self, knowledge: Knowledge, round_index: int) -> dict[str, Mixture]:
         """Phi of every owner whose Phi the server can read in this round."""
         defense = knowledge.defense
         if not isinstance(defense, ModelPerturbation):
-            raise Unsupported(f"the defense '{defense.name}' sends no Phi")
+            raise Unsupported(self.refuses(defense))
         found = {}
         for observation in knowledge.view.of_kind("train", round_index):
             for owner, parts in defense.clean_parts(observation, knowledge.public).items():

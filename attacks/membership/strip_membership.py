@@ -9,7 +9,13 @@ from pydantic import Field
 
 from leakboard.attacks.base import Knowledge, MembershipAnswer, MembershipAttack, MembershipTask
 from leakboard.attacks.building_blocks.runs_another import RunsAnother
-from leakboard.attacks.building_blocks.stripping import Estimate, StrippedKnowledge, perturbation_of
+from leakboard.attacks.building_blocks.stripping import (
+    Estimate,
+    StrippedKnowledge,
+    nothing_to_strip,
+    perturbation_of,
+)
+from leakboard.defenses.base import Defense
 
 
 class StripMembership(RunsAnother, MembershipAttack):
@@ -33,6 +39,10 @@ class StripMembership(RunsAnother, MembershipAttack):
     def adaptive(self) -> bool:
         """Always true: the attack uses the algebra of the scheme."""
         return True
+
+    def refuses(self, defense: Defense) -> str:
+        """A model in plain has nothing to strip."""
+        return nothing_to_strip(defense)
 
     def infer(self, knowledge: Knowledge, task: MembershipTask) -> MembershipAnswer:
         """Read the models without r, then run the other attack."""

@@ -12,7 +12,7 @@ from pydantic import Field
 from leakboard.attacks.base import Inversion, Knowledge, ReconstructionAnswer, ReconstructionAttack, ReconstructionTask
 from leakboard.attacks.building_blocks.runs_another import RunsAnother
 from leakboard.core.errors import Unsupported
-from leakboard.defenses.base import Gradient
+from leakboard.defenses.base import Defense, Gradient
 from leakboard.defenses.building_blocks.vectors import shaped
 from leakboard.defenses.crypto.fixed_point import Integers
 from leakboard.defenses.crypto.stand_in import to_words
@@ -93,13 +93,18 @@ class MixAndMatch(RunsAnother, ReconstructionAttack):
         """Always true: the attack uses the keys of the scheme."""
         return True
 
+    def refuses(self, defense: Defense) -> str:
+        """Only keys that decrypt more than one sum can be mixed."""
+        if not isinstance(defense, HybridAlpha):
+            return f"'{defense.name}' has no functional keys: there is nothing to mix"
+        return "" if defense.keys == "shared" else "each coordinate and round has its own pad: a key decrypts one sum"
+
     def reconstruct(self, knowledge: Knowledge, task: ReconstructionTask) -> ReconstructionAnswer:
         """Isolate, invert, and join the clients' records of each probe, the victim's first."""
         defense = knowledge.defense
-        if not isinstance(defense, HybridAlpha):
-            raise Unsupported(f"'{defense.name}' has no functional keys: there is nothing to mix")
-        if defense.keys != "shared":
-            raise Unsupported("each coordinate and round has its own pad: a key decrypts only its own sum")
+        if reason := self.refuses(defense):
+            raise Unsupported(reason)
+        assert isinstance(defense, HybridAlpha)
         found: list[Inversion] = []
         shares: list[int] = []
         for observation in knowledge.view.of_kind("probe", task.round_index):

@@ -23,7 +23,7 @@ from leakboard.attacks.reconstruction.perturbation.phi_guess import Guesser
 from leakboard.attacks.reconstruction.perturbation.phi_layer import has_closed_form, solve
 from leakboard.attacks.reconstruction.perturbation.phi_matching import record_problem
 from leakboard.core.errors import Unsupported
-from leakboard.defenses.base import Gradient
+from leakboard.defenses.base import Defense, Gradient
 from leakboard.defenses.building_blocks.model_perturbation import ModelPerturbation
 from leakboard.defenses.perturbation.clean import CleanParts
 from leakboard.federation.settings import VICTIM
@@ -69,6 +69,10 @@ class PhiInversion(ReconstructionAttack):
     def adaptive(self) -> bool:
         """Always true: the attack uses more of the defense than its honest reading."""
         return True
+
+    def refuses(self, defense: Defense) -> str:
+        """Only model perturbation sends Phi."""
+        return "" if isinstance(defense, ModelPerturbation) else _no_phi(defense)
 
     def budget(self) -> dict[str, int]:
         """Iterations and restarts of the matching, and row sets of the closed form."""
@@ -149,13 +153,15 @@ class PhiInversion(ReconstructionAttack):
         return Descent(self.iterations, self.batch_rate, self.tv, last=True)(knowledge, matcher, start)
 
 
+def _no_phi(defense: Defense) -> str:
+    return f"phi-inversion needs a defense with model perturbation: clients of '{defense.name}' send no Phi"
+
+
 def _parts(knowledge: Knowledge, task: ReconstructionTask) -> tuple[CleanParts, ...]:
     """The victim's Phi and Psi, one per probe; raises `Unsupported` if the view holds none."""
     defense, view = knowledge.defense, knowledge.view
     if not isinstance(defense, ModelPerturbation):
-        raise Unsupported(
-            f"phi-inversion needs a defense with model perturbation: clients of '{defense.name}' send no Phi"
-        )
+        raise Unsupported(_no_phi(defense))
     found: dict[int, CleanParts] = {}
     for observation in view.of_kind("probe", task.round_index):
         place = task.place(observation.context)

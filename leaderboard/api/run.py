@@ -233,7 +233,7 @@ class Run:
             return write_page(
                 folder,
                 title=f"LeakBoard: {opened.file.suite}",
-                description=". ".join([opened.file.description, *opened.notes]),
+                description=". ".join(filter(None, [opened.file.description, *opened.notes])),
                 warning=opened.warning,
                 boards=self.boards(),
                 scoreboards=self.scoreboards(),

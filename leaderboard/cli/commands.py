@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from shlex import quote
 
@@ -34,6 +36,7 @@ from leakboard.leaderboard.cli.options import (
 )
 from leakboard.leaderboard.cli.parser import complaint, program
 from leakboard.leaderboard.cli.plan_text import plan_text
+from leakboard.leaderboard.planning.whole_run import forgotten_plugins
 from leakboard.leaderboard.tables.formats import Format, find_format, to_terminal
 from leakboard.leaderboard.tables.marks import in_ascii
 from leakboard.leaderboard.tables.table import Table
@@ -108,6 +111,9 @@ def run(asked: RunOptions) -> int:
     if asked.dry_run:
         print(plan_text(prepared.plan, prepared.workers or cores()))
         return 0
+    for file in forgotten_plugins(prepared.plan, prepared.folder):
+        told = f"The last run in {prepared.folder} had --plugin {file}: without it, its parts leave the tables."
+        print(plain(told), file=sys.stderr)
     report = compute(prepared)
     opened = open_run(prepared.folder)
     for one in opened.tables(scoreboard=not asked.all):
@@ -213,11 +219,20 @@ def check(asked: CheckOptions) -> int:
     from leakboard.contract import check_plugin
 
     outcomes: Counter[str] = Counter()
+    printed = StringIO()
     for entry in found:
         print(f"{entry['kind']} '{entry['name']}'", flush=True)
-        for result in check_plugin(registry.load(entry["kind"], entry["name"])):
+        results = iter(check_plugin(registry.load(entry["kind"], entry["name"])))
+        while True:
+            with redirect_stdout(printed):  # what a plugin prints must not bury the rules
+                result = next(results, None)
+            if result is None:
+                break
             print(f"  {plain(result.line)}", flush=True)
             outcomes[result.outcome] += 1
+    lines = printed.getvalue().count("\n")
+    if lines:
+        print(f"The plugin printed {lines} lines, which are not shown; in a run they are in its logs.")
     counts = f"{outcomes['ok']} ok, {outcomes['broken']} BROKEN, {outcomes['not applicable']} not applicable"
     print(f"{outcomes.total()} rules: {counts}. The contract {'does not hold' if outcomes['broken'] else 'holds'}.")
     return 1 if outcomes["broken"] else 0

@@ -177,7 +177,8 @@ class Engine:
             self.tell(self, f"failed   {job.title}: {end.reason} ({error.strerror})")
         else:
             status = "timeout" if end.status == "timeout" else "failed"
-            self.tell(self, f"{status:8} {job.title}: {_first_line(job)}")
+            cells = sum(other.training_key == job.training_key for other in self.waiting)
+            self.tell(self, f"{status:8} {job.title} (with its {cells} cells): {_first_line(job)}")
 
     def _settle(self, job: Job, status: Status, reason: str) -> None:
         """Write the record for a cell that left none."""
@@ -207,10 +208,10 @@ class Engine:
     def _count(self, job: Job, record: Record) -> None:
         self.done += 1
         self.report.counts[record.status] = self.report.counts.get(record.status, 0) + 1
-        # the training's own line gave the whole reason already
-        told = NO_TRAINING if record.reason.startswith(NO_TRAINING) else record.reason
-        reason = f": {told}" if told else ""
-        self.tell(self, self.headline(record) or f"{record.status:8} {job.title}{reason}")
+        reason = f": {record.reason}" if record.reason else ""
+        told = self.headline(record) or f"{record.status:8} {job.title}{reason}"
+        # the line of a failed training speaks for its cells
+        self.tell(self, "" if record.reason.startswith(NO_TRAINING) else told)
 
 
 def _trained_line(job: Job, *, replayed: bool) -> str:

@@ -14,9 +14,10 @@ from leakboard.federation.settings import ObservedRounds, Public
 from leakboard.federation.task import task_of
 from leakboard.leaderboard.planning.jobs import probe_size
 from leakboard.leaderboard.planning.plan import Plan
+from leakboard.leaderboard.planning.skips import sure_skip
 
-#: seconds that a cell takes besides its attack: for the process, the data, the scores
-OVERHEAD = 2.0
+#: seconds that a cell takes besides its attack: for the process, the data, the scores (docs/performance.md)
+OVERHEAD = 0.5
 
 
 def seconds_per_gradient(public: Public, batch: int) -> float:
@@ -58,6 +59,9 @@ def estimate(plan: Plan) -> dict[str, float]:
         found[job.training_key] = public.training.per_round * rounds + OVERHEAD
     for job in plan.cells:
         assert job.cell is not None
+        if sure_skip(job):
+            found[job.key] = 0.0
+            continue
         size = probe_size(job)
         problems = len(ObservedRounds.of_record(job.training.observe).probes(size))
         attack = cast(Attack, registry.create("attack", job.cell.attack.name, job.cell.attack.parameters))

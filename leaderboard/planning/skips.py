@@ -11,7 +11,7 @@ from leakboard.leaderboard.planning.jobs import Job
 
 
 def sure_skip(job: Job) -> str:
-    """Why a cell will be skipped whatever its training gives; empty where only the attack can tell."""
+    """Why a cell will be skipped whatever its training gives; empty where only the attack can tell from its view."""
     assert job.cell is not None
     attack, threat = job.make_attack(), job.cell.threat
     if not attack.allows(threat):
@@ -19,7 +19,7 @@ def sure_skip(job: Job) -> str:
     clients = Training.model_validate(job.training.training).clients
     if parse_threat(threat, clients).active and not job.training.active:
         return f"the defense {job.training.defense.name} has no strategy of an active server on this network"
-    return ""
+    return attack.refuses(job.make_defense())
 
 
 def refuse_only_skips(cells: Iterable[Job]) -> None:

@@ -34,6 +34,18 @@ def with_kept(chosen: Plan, suite: Suite, options: Options) -> Plan:
     return replace(whole, trainings=trainings, cells=cells)
 
 
+def forgotten_plugins(chosen: Plan, folder: Path) -> list[str]:
+    """Files of plugins that the last command in this folder had and this one has not.
+
+    Their rows and columns leave the tables: a run never loads a file that its command does not name.
+    """
+    try:
+        earlier = {file for job in open_run(folder).jobs for file in job.plugin_files}
+    except UserError:
+        return []
+    return sorted(earlier.difference(*(job.plugin_files for job in chosen.cells)))
+
+
 def _planned(suite: Suite, options: Options) -> Plan | None:
     """The plan; None if a part of it cannot run, which is no reason to refuse the part that was asked for."""
     try:

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from leakboard.core.glossary import explained
 from leakboard.core.seeds import natural_order
 from leakboard.leaderboard.ranking.epsilons import claims_of, number
 from leakboard.leaderboard.ranking.goal_ranking import ranking_of, short
@@ -215,7 +216,9 @@ def _scoreboard(dataset: str, boards: Sequence[Board], records: Sequence[Record]
     used = {name for row in rows for name, cell in row.cells.items() if cell.answer.value is not None}
     kept = tuple(column for column in columns if column.name in used)
     shown = tuple(_with_cells(row, used) for row in sorted(rows, key=lambda row: bool(row.unranked)))
-    return Scoreboard(dataset, utility.control, kept, shown, (*_legend(shown), *_worst_cases(kept, shown)))
+    symbols = {row.defense for row in shown} | {cell.attack for row in shown for cell in row.cells.values()}
+    notes = (*_legend(shown), *explained(" ".join(sorted(symbols))), *_worst_cases(kept, shown))
+    return Scoreboard(dataset, utility.control, kept, shown, notes)
 
 
 def _column(cases: Sequence[Board]) -> ScoreColumn:

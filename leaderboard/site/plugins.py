@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from leakboard.core import registry
+from leakboard.core.glossary import explained
 from leakboard.core.names import file_part
 from leakboard.core.seeds import natural_order
 from leakboard.leaderboard.page.cards import Card
@@ -56,6 +57,11 @@ class PluginPage:
     def settings(self) -> list[Setting]:
         """Its parameters with defaults and ranges."""
         return [setting_of(name, schema) for name, schema in self.entry.get("parameters", {}).items()]
+
+    @property
+    def terms(self) -> list[str]:
+        """What the symbols mean that it uses to say what it is."""
+        return explained(" ".join((self.name, str(self.entry.get("summary", "")), str(self.entry.get("claim", "")))))
 
     def count(self, verdict: str) -> int:
         """How many of its verdicts are this one."""

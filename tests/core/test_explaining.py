@@ -8,7 +8,7 @@ import pytest
 from pydantic import Field, ValidationError, model_validator
 
 from leakboard.core.errors import Problems, UserError
-from leakboard.core.explaining import explain
+from leakboard.core.explaining import Faults, explain
 from leakboard.core.plugins import Settings
 
 
@@ -21,6 +21,8 @@ class Part(Settings):
     def _rule(self) -> Part:
         if self.name == "rule":
             raise ValueError("no part may be called rule.")
+        if self.name == "rules":
+            raise Faults("the first is broken", "the second too")
         return self
 
 
@@ -104,3 +106,10 @@ def test_collected_problems_are_told_once_each() -> None:
     assert caught.value.problems == ("One.", "Two.")
     assert str(caught.value) == "One. Two."
     Problems().refuse()  # nothing was found, so nothing is refused
+
+
+def test_several_broken_rules_of_one_part_are_several_sentences() -> None:
+    assert problems_of(parts=[{**GOOD, "name": "rules"}]) == (
+        "The suite: the first is broken.",
+        "The suite: the second too.",
+    )

@@ -13,7 +13,7 @@ from leakboard.core import registry
 from leakboard.core.errors import UserError
 from leakboard.leaderboard.planning.plan import select
 from leakboard.suites import suite_files
-from leakboard.suites.schema import Entry, Suite, load_suite
+from leakboard.suites.schema import Entry, Suite, load_suite, parse_suite
 from tests.leaderboard.runs import TINY, write_suite
 
 
@@ -150,3 +150,26 @@ def test_fedavg_is_the_control_of_a_suite_that_names_none_and_has_no_fedsgd(tmp_
     assert [row.title for row in select(suite, ["fedavg"], [], []).defenses] == ["fedavg"]
     both = load_suite(str(write_suite(tmp_path, defenses=["fedavg", "fedsgd"])))
     assert both.control == "fedsgd"
+
+
+def test_all_mistakes_are_told_at_once_those_of_plugins_too() -> None:
+    wrong = {
+        "name": "mine",
+        "datasets": ["digit"],
+        "model": {"name": "convnet", "params": {"wdth": 3}},
+        "training": {"rounds": 0},
+        "defenses": [{"name": "fedsg"}, 5],
+        "attacks": [{"name": "dlgg", "threats": []}],
+    }
+    with pytest.raises(UserError) as caught:
+        parse_suite(wrong, "It")
+    told = "\n".join(caught.value.problems)
+    for part in (
+        "'training.rounds' is wrong",
+        "'digit'",
+        "'wdth'",
+        "'fedsg'",
+        "'dlgg'",
+        "'attacks.0.threats' is wrong",
+    ):
+        assert part in told

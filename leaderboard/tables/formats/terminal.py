@@ -42,15 +42,18 @@ def to_terminal(table: Table, width: int | None = None, *, colour: bool = False,
     headers = [spell(plain(column.header)) for column in table.columns]
     widths = _widths([headers, *(line.cells for line in body if line.cells)], limit)
     grid = [*_headers(headers, widths), _Line(rule="─"), *body]
-    out = [Text(line, style=_HEADER) for line in textwrap.wrap(plain(table.title), limit)]
-    out += [Text(line) for line in textwrap.wrap(plain(table.caption), limit)]
+    out = [Text(line, style=_HEADER) for line in textwrap.wrap(spell(plain(table.title)), limit)]
+    out += [Text(line) for line in textwrap.wrap(spell(plain(table.caption)), limit)]
     for block in _blocks(widths, limit):
         out += [Text(), *_drawn(table, grid, block, widths, limit)]
     beneath = [(f"{raised(int(mark))} " if mark else "") + plain(text) for mark, text in remarks(table)]
     cells = [cell for row in table.rows for cell in row.cells.values()]
     beneath += list(filter(None, [legend({cell.mark for cell in cells})]))
     beneath += ["* best"] if any(cell.best for cell in cells) else []
-    out += [Text(), *(Text(line, style=_NOTE) for remark in beneath for line in textwrap.wrap(remark, limit))]
+    out += [
+        Text(),
+        *(Text(line, style=_NOTE) for remark in map(spell, beneath) for line in textwrap.wrap(remark, limit)),
+    ]
     if only_ascii:
         out = [Text(in_ascii(line.plain)) for line in out]
     lines = [_coloured(line) if colour else line.plain for line in out]

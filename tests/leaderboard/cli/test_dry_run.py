@@ -42,6 +42,7 @@ def test_a_cell_that_will_be_skipped_says_why(tmp_path: Path) -> None:
     ("attack", "threat", "reason"),
     [
         ("inverting-gradients", "client", "inverting-gradients: the attack works under server, "),
+        ("phi-inversion", "server", "clients of 'fedsgd' send no Phi"),
         ("adversarial-r", "server:active", "the defense fedsgd has no strategy of an active server on this network"),
     ],
 )
@@ -56,8 +57,8 @@ def test_a_suite_that_can_only_be_skipped_is_refused(attack: str, threat: str, r
 
 @pytest.mark.slow
 def test_a_run_whose_attacks_all_refuse_ends_with_1_and_says_why(tmp_path: Path) -> None:
-    attacks = [{"name": "phi-inversion", "threats": ["server"]}]  # fedsgd sends no Phi
+    attacks = [{"name": "known-members", "threats": ["client"]}]  # the suite tells it no members
     suite = write_suite(tmp_path, attacks=attacks, observe__rounds=["first"])
     outcome = call("run", "--suite", suite, "--out", tmp_path / "run", "--workers", 1)
     assert outcome.code == 1
-    assert "No attack could run, every cell was skipped: phi-inversion: " in outcome.err
+    assert "No attack could run, every cell was skipped: known-members: " in outcome.err

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from leakboard.leaderboard.api.evaluate import prepare
 from leakboard.leaderboard.planning.run_folder import save_run
+from leakboard.leaderboard.planning.whole_run import forgotten_plugins
 from tests.leaderboard.runs import call, write_suite
 
 ATTACKS = [
@@ -95,3 +97,15 @@ def test_a_row_that_an_earlier_command_added_stays(suite: Path, tmp_path: Path) 
     computed(suite, tmp_path / "run", defense="ldp", attack="prior")
     prepared = prepare("clip", "prior", suite=suite, out=tmp_path / "run")
     assert cells(prepared.whole.cells) == {(name, "prior", 0) for name in ("fedsgd", "clip", "ldp")}
+
+
+def test_a_plugin_that_the_last_command_had_is_named(suite: Path, tmp_path: Path) -> None:
+    plugin = tmp_path / "own.py"
+    plugin.write_text("# no plugin, but a file that the command named")
+    computed(suite, tmp_path / "run")
+    jobs = prepare(suite=suite, out=tmp_path / "run").plan
+    cells = tuple(job.model_copy(update={"plugin_files": (*job.plugin_files, str(plugin))}) for job in jobs.cells)
+    save_run(tmp_path / "run", replace(jobs, cells=cells))
+    assert forgotten_plugins(jobs, tmp_path / "run") == [str(plugin)]
+    assert forgotten_plugins(replace(jobs, cells=cells), tmp_path / "run") == []
+    assert forgotten_plugins(jobs, tmp_path / "another") == []
