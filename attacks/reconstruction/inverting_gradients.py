@@ -52,6 +52,8 @@ class InvertingGradients(GradientMatching):
 
     #: whether the attack uses the updates of local steps as such, and takes none for a gradient
     unrolls: ClassVar[bool] = False
+    #: whether the cost depends on the size of a gradient, and not only on its direction
+    sees_scale: ClassVar[bool] = False
 
     def budget(self) -> dict[str, int]:
         """Iterations and restarts."""
@@ -64,11 +66,22 @@ class InvertingGradients(GradientMatching):
     def matcher(self, knowledge: Knowledge, problems: tuple[Inversion, ...], labels: Tensor) -> Slopes:
         """The cost of candidates: of the gradient, and of the batch-norm statistics where the view holds them."""
         task, device = knowledge.task, knowledge.device
-        plain = Matcher(task, problems, labels, self.restarts, device, self.imitations(knowledge, problems))
+        imitations = self.imitations(knowledge, problems)
+        plain = Matcher(
+            task, problems, labels, self.restarts, device, imitations, size=self.size_weight(knowledge, problems)
+        )
         # after several local steps the statistics are not those of one pass
         if knowledge.public.training.local_steps > 1 or not any(problem.statistics for problem in problems):
             return plain
         return WithStatistics(plain, task, problems, self.restarts, STATISTICS, device)
+
+    def size_weight(self, knowledge: Knowledge, problems: tuple[Inversion, ...]) -> float:
+        """The weight of the gradient's size in the cost: none, the direction alone counts."""
+        return 0.0
+
+    def descent(self) -> Descent:
+        """How the cost is minimised."""
+        return Descent(self.iterations, self.learning_rate, self.tv)
 
     def reconstruct(self, knowledge: Knowledge, task: ReconstructionTask) -> ReconstructionAnswer:
         """Invert all problems (of one size) in one optimisation."""
@@ -76,12 +89,11 @@ class InvertingGradients(GradientMatching):
         labels = [labels_of(knowledge, problem) for problem in problems]
         matcher = self.matcher(knowledge, problems, torch.stack(labels))
         start = starting_points(knowledge, problems, self.restarts)
-        descent = Descent(self.iterations, self.learning_rate, self.tv)
-        best = descent(knowledge, matcher, start)
+        best = self.descent()(knowledge, matcher, start)
         images, costs = best.of_restarts(self.restarts)
         flags = [
             *gradient_flags(problems, unrolled=self.unrolls),
-            *self.imitation_flags(knowledge, problems, sees_scale=False),
+            *self.imitation_flags(knowledge, problems, sees_scale=self.sees_scale),
         ]
         if best.iterations < self.iterations:
             flags.append(f"{STOPPED} after {best.iterations} of {self.iterations} iterations")

@@ -153,6 +153,8 @@ def test_working_in_parts_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> No
         whole = matcher.slopes(images)
         with monkeypatch.context() as patch:
             patch.setattr(_matching, "IMAGES_AT_ONCE", 5)
+            patch.setattr(_matching, "HELD", 10**9)
+            assert matcher._at_once(2) == 2
             parts = matcher.slopes(images)
         assert agrees(parts, (whole[0].double(), whole[1].double()))
 

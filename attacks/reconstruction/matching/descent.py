@@ -45,25 +45,31 @@ class Best:
 
 @dataclass(frozen=True)
 class Descent:
-    """Minimises matching cost + tv * TV(x) over images in [0, 1]."""
+    """Minimises matching cost + tv * TV(x) over images in [0, 1].
+
+    With `fall` below 1, tv is multiplied by it whenever the step decays; only iterates of the last tv then count.
+    """
 
     iterations: int
     learning_rate: float
     tv: float
     last: bool = False
+    fall: float = 1.0
 
     def __call__(self, knowledge: Knowledge, matcher: Slopes, x: Tensor) -> Best:
         """The best candidates (restarts * P, M, C, H, W) found from `x`, until the iterations or the time run out."""
         unknown = torch.full(x.shape[:1], torch.inf, device=x.device)
         best = Best(x.clone(), unknown, torch.ones_like(unknown))  # cost 1: nothing in common
         optimiser = SignedAdam(x, self.learning_rate, self.iterations)
-        slowest = 0.0
+        slowest, tv = 0.0, self.tv
         while best.iterations < self.iterations and knowledge.time_left() > RESERVE * slowest:
             started = time.monotonic()
             costs, direction = matcher.slopes(x)
             roughness, along = _roughness(x)
-            best.offer(x, costs + self.tv * roughness, costs, last=self.last)
-            x = optimiser.step(x, direction + self.tv * along).clamp(0, 1)
+            if self.tv * self.fall**optimiser.decays != tv:  # objectives with another tv cannot be compared
+                tv, best.objective = self.tv * self.fall**optimiser.decays, unknown
+            best.offer(x, costs + tv * roughness, costs, last=self.last)
+            x = optimiser.step(x, direction + tv * along).clamp(0, 1)
             best.iterations += 1
             slowest = max(slowest, time.monotonic() - started)
             if best.iterations % max(1, self.iterations // 10) == 0:

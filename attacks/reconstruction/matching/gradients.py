@@ -17,10 +17,15 @@ from leakboard.attacks.reconstruction.matching.grouped import Network, grouped_g
 from leakboard.attacks.reconstruction.matching.program import program_of
 from leakboard.attacks.reconstruction.matching.traced import recording
 from leakboard.federation.payload import Parameters
+from leakboard.federation.separable import separable
 from leakboard.federation.task import Task
 
-#: number of candidate images whose gradients are held in memory at once (at least one problem)
+#: number of candidate images whose gradients are held in memory at once (at least one problem, more if it is small)
 IMAGES_AT_ONCE = 16
+#: the written-out passes hold about this many times what a plain chunk of images holds (`separable`)
+HELD = 3
+#: values of the gradients of all problems at once: 64 MiB in float32
+GRADIENT_VALUES = 2**24
 
 
 class Slopes(Protocol):
@@ -103,7 +108,7 @@ class Matcher:
 
     def slopes(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Costs (P,) and their gradients in the images (P, M, C, H, W), a few problems at a time to bound memory."""
-        size = max(1, IMAGES_AT_ONCE // images.shape[1])
+        size = self._at_once(images.shape[1])
         costs: list[Tensor] = []
         slopes: list[Tensor] = []
         for start in range(0, len(images), size):
@@ -113,6 +118,15 @@ class Matcher:
             slopes.append(slope.nan_to_num(0, 0, 0))
             costs.append(cost)
         return torch.cat(costs), torch.cat(slopes)
+
+    def _at_once(self, records: int) -> int:
+        """How many problems of this many images are computed together: more of them where the network is small."""
+        size = max(1, IMAGES_AT_ONCE // records)
+        small = separable(self.task.skeleton(), self.task.public.shape) if self.grouped else None
+        if small is None:
+            return size
+        values = self.parts * sum(target[0].numel() for target in self.targets)
+        return max(size, min(small.chunk // HELD // records, GRADIENT_VALUES // values))
 
     def _slopes(self, images: Tensor, part: slice) -> tuple[Tensor, Tensor]:
         candidates = images.detach().requires_grad_()
@@ -277,9 +291,14 @@ class SignedAdam:
         self.first, self.second = torch.zeros_like(x), torch.zeros_like(x)
         self.learning_rate, self.steps, self.taken = learning_rate, steps, 0
 
+    @property
+    def decays(self) -> int:
+        """How often the next step's size has been decayed."""
+        return sum(self.taken >= self.steps * part / 8 for part in (3, 5, 7))
+
     def step(self, x: Tensor, direction: Tensor) -> Tensor:
         """Take one step from `x`; returns the next point."""
-        decay = 0.1 ** sum(self.taken >= self.steps * part / 8 for part in (3, 5, 7))
+        decay = 0.1**self.decays
         self.taken += 1
         sign = direction.sign()
         self.first = 0.9 * self.first + 0.1 * sign

@@ -26,6 +26,8 @@ How = tuple[Pair, Pair, Pair]
 
 #: channels from which matrix products are faster than convolutions in groups
 WIDE = 64
+#: channels up to which slopes back to the input are faster by products: those of images
+THIN = 4
 
 _backward = torch.ops.aten.convolution_backward
 _where_positive = torch.ops.aten.threshold_backward
@@ -77,6 +79,7 @@ def maker_of(
         kind = _Convolution
         if task.arranged is channels_last and _keeps_size(module):
             kind = _Single if problems * records == 1 else kind
+            kind = _Thin if problems > 1 and module.in_channels <= THIN else kind
             kind = _Products if problems > 1 and module.in_channels >= WIDE else kind
         return partial(kind, name, task.arranged(stacks["weight"][0]), stacks.get("bias"), problems, how)
     kinds: dict[type[nn.Module], type[Layer]] = {nn.ReLU: _Relu, nn.Flatten: _Flat, nn.Identity: _Same}
@@ -374,6 +377,30 @@ class _Single(_Convolution):
     def _folded(self, rows: Tensor) -> Tensor:
         """Rows (P, M * H * W, C), or those of one image, to (P * M, C, H, W) in channels_last layout."""
         return rows.view(len(self.x), *self.x.shape[2:], -1).permute(0, 3, 1, 2)
+
+
+class _Thin(_Convolution):
+    """The same for images of few channels, of many problems: only slopes back are products, then 9 shifted sums.
+
+    A convolution in groups with one or three channels per group leaves most of a vector register empty.
+    """
+
+    def _moved_back(self, along: Tensor, change: Tensor) -> Tensor:
+        (count, inputs, height, width), (out, _, high, wide) = self.x.shape, self.weight.shape
+        own = along.permute(0, 3, 4, 2, 1).reshape(self.problems, -1, out)
+        shared = self.weight.permute(2, 3, 1, 0).reshape(1, -1, out).expand(self.problems, -1, -1)
+        seen = torch.baddbmm(torch.bmm(own, self._pixels(self.slope)), shared, self._pixels(change))
+        seen = seen.view(self.problems, high, wide, inputs, -1, height, width)
+        found = seen.new_zeros(self.problems, inputs, seen.shape[4], height + high - 1, width + wide - 1)
+        for i in range(high):
+            for j in range(wide):
+                found[..., i : i + height, j : j + width] += seen[:, i, j]
+        middle = found[..., high // 2 : high // 2 + height, wide // 2 : wide // 2 + width]
+        return middle.transpose(1, 2).reshape(count, inputs, height, width)
+
+    def _pixels(self, x: Tensor) -> Tensor:
+        """(P * M, C, H, W) to (P, C, M * H * W)."""
+        return x.permute(0, 2, 3, 1).reshape(self.problems, -1, x.shape[1]).mT
 
 
 class _Products(_Single):
