@@ -13,9 +13,10 @@ import pytest
 from leakboard.core.registry import ROOT
 from leakboard.leaderboard.engine.executors.memory import PROC
 from leakboard.leaderboard.engine.state import read_state
+from tests.leaderboard.cells.test_checkpoints import contents
 from tests.leaderboard.engine.test_killed import children
 from tests.leaderboard.plugin_texts import ATTACK_HEAD
-from tests.leaderboard.runs import HANG, TINY_CELLS, comparable, wait_until
+from tests.leaderboard.runs import HANG, TINY_CELLS, call, comparable, wait_until, write_suite
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install -r requirements-ray.txt")
 
@@ -80,6 +81,38 @@ def test_a_killed_ray_worker_costs_no_record(tiny_suite: Path, tiny_run: Path, t
     assert comparable(folder) == comparable(tiny_run)
     assert list(folder.rglob("*.part")) == []
     print(f"\none of two Ray workers killed; {TINY_CELLS} records equal")
+
+
+@pytest.mark.slow
+def test_a_training_goes_on_after_its_ray_worker_was_killed(tmp_path: Path) -> None:
+    """With dropouts, too: client 1 vanishes in every tenth round."""
+    drops = [{"client": 1, "round": index, "step": "update"} for index in range(0, 300, 10)]
+    suite = write_suite(
+        tmp_path,
+        defenses=["secagg"],
+        control="secagg",
+        training__rounds=300,
+        training__dropouts=drops,
+        attacks=[{"name": "prior", "threats": ["server"]}, {"name": "loss-threshold", "threats": ["client"]}],
+    )
+    folders = [tmp_path / name for name in ("killed", "whole")]
+    process = start(suite, folders[0], "local", "--checkpoint-seconds", "0", "--keep-transcripts")
+    try:
+        kept = f"trainings/*.snapshots/round-{'[0-9]' * 5}[5-9][0-9]"
+        wait_until(lambda: any(folders[0].glob(kept)) or process.poll() is not None)
+        (victim,) = ray_workers(process.pid)
+        os.kill(victim, signal.SIGKILL)
+        out, _ = process.communicate(timeout=HANG)
+    finally:
+        process.kill()
+    assert process.returncode == 0, out
+    assert call("run", "--suite", suite, "--out", folders[1], "--workers", 1, "--keep-transcripts").code == 0
+    logs = [next((folder / "logs").glob("training-*.log")).read_text() for folder in folders]
+    assert ["went on from round" in log for log in logs] == [True, False]
+    one, two = (contents(next((folder / "trainings").iterdir())) for folder in folders)
+    assert one == two
+    assert comparable(folders[0]) == comparable(folders[1])
+    print(f"\nthe Ray worker of a training killed; {len(one)} files and {len(comparable(folders[0]))} records equal")
 
 
 @pytest.mark.slow
