@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from leakboard.attacks.membership.building_blocks.shadows import FOLDER
 from leakboard.core.errors import UserError
 from leakboard.leaderboard.engine.worker import log_file
 from leakboard.leaderboard.planning.jobs import Job
@@ -37,7 +38,7 @@ def board(jobs: tuple[Job, ...], tmp_path: Path) -> Path:
 
 def test_a_pool_goes_to_a_board_and_to_another_cache(jobs: tuple[Job, ...], board: Path, tmp_path: Path) -> None:
     ((key, trainings),) = used_pools(jobs).items()
-    original = shadow_pools.FOLDER / key / "0.safetensors"
+    original = FOLDER / key / "0.safetensors"
     assert (board / SHADOWS / key / "0.safetensors").read_bytes() == original.read_bytes()
     assert trainings == {jobs[0].training_key}
     assert get_pools(board, tmp_path / "cache") == (1, 1)
