@@ -371,7 +371,7 @@ def prune(asked: PruneOptions) -> int:
 
     count, size = removed(Path(asked.run), dry_run=asked.dry_run)
     if not count:
-        print("There is nothing to remove: no finished training of this run can be replayed without its transcript.")
+        print("There is nothing to remove: the run holds no transcript of a finished training that can be replayed.")
         return 0
     print(f"{count} files, {size_words(size)}, {'would be' if asked.dry_run else 'were'} removed.")
     return 0

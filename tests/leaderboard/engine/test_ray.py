@@ -20,6 +20,8 @@ from tests.leaderboard.runs import HANG, TINY_CELLS, call, comparable, wait_unti
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install -r requirements-ray.txt")
 
+#: Ray kills workers when the machine's memory is nearly full, whoever filled it: not in these tests
+ANY_MEMORY = {"RAY_memory_monitor_refresh_ms": "0"}
 SEES_GPU = (
     ATTACK_HEAD
     + """
@@ -42,7 +44,7 @@ def start(suite: Path, folder: Path, address: str, *options: str) -> subprocess.
         stderr=subprocess.STDOUT,
         text=True,
         cwd=folder.parent,
-        env={**os.environ, "RAY_ADDRESS": address},
+        env={**os.environ, **ANY_MEMORY, "RAY_ADDRESS": address},
     )
 
 
@@ -122,6 +124,8 @@ def test_a_machine_that_dies_costs_no_record_and_a_cell_gets_its_gpu(
     from ray.cluster_utils import Cluster
 
     monkeypatch.setenv("RAY_worker_niceness", "0")
+    for name, value in ANY_MEMORY.items():
+        monkeypatch.setenv(name, value)
     (tmp_path / "gpu.py").write_text(SEES_GPU)
     folder = tmp_path / "run"
     # two machines, as far as Ray knows, with a GPU each that only Ray believes in
