@@ -14,6 +14,7 @@ from leakboard.leaderboard.planning.run_folder import open_run
 from leakboard.leaderboard.publishing import replays, shadow_pools
 from leakboard.leaderboard.publishing.replays import SHADOWS
 from leakboard.leaderboard.publishing.shadow_pools import get_pools, publish_pools, remove_unused_pools, used_pools
+from leakboard.leaderboard.publishing.submit import submit
 from tests.leaderboard.runs import call
 
 
@@ -82,7 +83,14 @@ def test_a_log_that_names_no_key_gives_no_pool(jobs: tuple[Job, ...], tmp_path: 
     assert used_pools([job]) == {}
 
 
-def test_the_command_says_what_it_needs(tmp_path: Path) -> None:
-    outcome = call("shadows", "publish", tmp_path)
-    assert outcome.code == 2
-    assert "leakboard shadows publish RUN BOARD" in outcome.err
+def test_the_commands(tiny_run: Path, tmp_path: Path) -> None:
+    board, _ = submit(tiny_run, tmp_path, allow_dirty=True)
+    said = call("shadows", "publish", tiny_run, board)
+    assert (said.code, said.out) == (0, "1 shadow models of 1 pools are on the board.\n"), said.err
+    assert len(files_of(board / SHADOWS)) == 1
+    said = call("shadows", "get", board)
+    assert said.code == 0
+    assert "0 shadow models of 0 pools went to the cache. Nobody has checked them" in said.out  # they come from there
+    said = call("shadows", "publish", tiny_run)
+    assert said.code == 2
+    assert "leakboard shadows publish RUN BOARD" in said.err
