@@ -12,6 +12,7 @@ from leakboard.core.errors import UserError, unknown_name
 from leakboard.leaderboard.api.checks import path_of, plugin_paths, weights_file
 from leakboard.leaderboard.api.run import Run, open_run
 from leakboard.leaderboard.publishing.compare import comparison
+from leakboard.leaderboard.publishing.shadow_pools import get_pools, publish_pools
 from leakboard.leaderboard.publishing.submit import PUBLISHED, PUBLISHED_FILE, Published
 from leakboard.leaderboard.publishing.submit import submit as publish
 from leakboard.leaderboard.publishing.verdicts import Depth, Verdict, mark_verified
@@ -71,6 +72,18 @@ def submit(run: str | Path | Run, to: str | Path | None = None, *, allow_dirty: 
     """Collect the records of a finished run for publishing; returns their folder and how many they are."""
     folder = run.folder if isinstance(run, Run) else Path(run)
     return publish(folder, Path(to) if to else PUBLISHED, allow_dirty)
+
+
+def publish_shadows(run: str | Path | Run, board: str | Path) -> tuple[int, int]:
+    """Add the shadow models that the attacks of a run used to a board; returns the numbers of pools and models."""
+    opened, target = open_run(run.folder if isinstance(run, Run) else run).opened, board_of(board)
+    trained = {record.training.key for record in target.records if record.training is not None}
+    return publish_pools(target.folder, opened.jobs, trained)
+
+
+def get_shadows(board: str | Path) -> tuple[int, int]:
+    """Take the shadow models of a board into the cache; returns the numbers of pools and models that are new."""
+    return get_pools(board_of(board).folder)
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from leakboard.leaderboard.cli.options import (
     RefreshOptions,
     ReportOptions,
     RunOptions,
+    ShadowsOptions,
     ShowOptions,
     SiteOptions,
     StatusOptions,
@@ -78,6 +79,8 @@ def do(asked: Asked) -> int:
             return lpips(asked)
         case DataOptions():
             return data(asked)
+        case ShadowsOptions():
+            return shadows(asked)
         case PruneOptions():
             return prune(asked)
         case SiteOptions():
@@ -358,6 +361,24 @@ def data(asked: DataOptions) -> int:
     return 0 if all(check_.agrees for check_ in checks) else 1
 
 
+def shadows(asked: ShadowsOptions) -> int:
+    """`shadows`: publish the shadow models that a run's attacks used, or take those of a board into the cache."""
+    from leakboard.leaderboard.api.published import get_shadows, publish_shadows
+
+    wanted = 2 if asked.action == "publish" else 1
+    if len(asked.folders) != wanted:
+        form = "publish RUN BOARD" if wanted == 2 else "get BOARD"
+        raise UserError(f"Write `leakboard shadows {form}`; given: {len(asked.folders)} folders.")
+    if asked.action == "publish":
+        pools, models = publish_shadows(*asked.folders)
+        print(f"{models} shadow models of {pools} pools are on the board.")
+        return 0
+    pools, models = get_shadows(*asked.folders)
+    print(f"{models} shadow models of {pools} pools went to the cache. Nobody has checked them: whoever published them")
+    print("decides what attacks with shadow models find. `make clean-cache` removes them.")
+    return 0
+
+
 def prune(asked: PruneOptions) -> int:
     """`prune`: remove what can be made again."""
     from leakboard.leaderboard.engine.store import prune as removed
@@ -365,7 +386,7 @@ def prune(asked: PruneOptions) -> int:
 
     count, size = removed(Path(asked.run), dry_run=asked.dry_run)
     if not count:
-        print("There is nothing to remove: no finished training of this run can be replayed without its transcript.")
+        print("There is nothing to remove: the run holds no transcript of a finished training that can be replayed.")
         return 0
     print(f"{count} files, {size_words(size)}, {'would be' if asked.dry_run else 'were'} removed.")
     return 0

@@ -185,6 +185,15 @@ class DataOptions:
 
 
 @dataclass(frozen=True)
+class ShadowsOptions:
+    """`shadows`: the shadow models of a board, published or taken into the cache."""
+
+    name: ClassVar[str] = "shadows"
+    action: Literal["publish", "get"]
+    folders: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class PruneOptions:
     """`prune`: remove from a run what can be made again."""
 
@@ -217,6 +226,7 @@ Asked = (
     | FiguresOptions
     | LpipsOptions
     | DataOptions
+    | ShadowsOptions
     | PruneOptions
     | SiteOptions
 )
@@ -236,6 +246,7 @@ COMMANDS: tuple[type[Asked], ...] = (
     FiguresOptions,
     LpipsOptions,
     DataOptions,
+    ShadowsOptions,
     PruneOptions,
     SiteOptions,
 )

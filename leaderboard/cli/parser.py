@@ -116,6 +116,10 @@ def build_parser() -> argparse.ArgumentParser:
     data.add_argument("dataset", metavar="NAME", help="cifar10, cifar100 or fashion-mnist")
     data.add_argument("--archive", metavar="FILE", default="", help="an archive that is there already, not a download")
     data.add_argument("--to", metavar="DIR", default="", help="default: $LEAKBOARD_DATA, else ~/.cache/leakboard")
+    shadows = commands.add_parser("shadows", help="publish the shadow models of a run, or get those of a board")
+    shadows.add_argument("action", choices=["publish", "get"])
+    which = "publish: the folder of a run, then that of a board; get: a board, its folder or its name"
+    shadows.add_argument("folders", metavar="DIR", nargs="+", help=which)
     prune = commands.add_parser("prune", help="remove from a run's folder what can be made again")
     prune.add_argument("run", metavar="RUN", help="folder of the run")
     prune.add_argument("--dry-run", action="store_true", help="say how much it would be, remove nothing")

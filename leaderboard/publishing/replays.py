@@ -23,9 +23,9 @@ from leakboard.leaderboard.cells.question import pool_of
 from leakboard.leaderboard.planning.jobs import Job
 from leakboard.leaderboard.planning.public_settings import splits_of
 
-REPLAYS = "replays"
+REPLAYS, SHADOWS = "replays", "shadows"
 FILES = (ABOUT, TREE, TENSORS)
-#: bytes of all replays of a board
+#: bytes of all replays and shadow models of a board
 MOST_BOARD = 25_000_000
 
 
@@ -55,7 +55,7 @@ def coming_replays(board: Path, jobs: Iterable[Job]) -> dict[str, Path]:
         _refuse_images(job, folder)
         found[job.training_key] = folder
     size = sum(_size(folder) for folder in found.values())
-    size += sum(_size(old) for old in (board / REPLAYS).glob("*") if old.name not in found)
+    size += board_size(board) - sum(_size(old) for key in found if (old := replay_folder(board, key)).is_dir())
     if size > MOST_BOARD:
         raise UserError(
             f"The snapshots of the board would have {size / 1e6:.1f} MB; at most {MOST_BOARD / 1e6:g} MB are "
@@ -78,6 +78,12 @@ def remove_unused(board: Path, used: Container[str]) -> None:
     for folder in (board / REPLAYS).glob("*"):
         if folder.name not in used:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def board_size(board: Path) -> int:
+    """Bytes of what a board has beside its records: replays and shadow models."""
+    parts = (board / REPLAYS, board / SHADOWS)
+    return sum(_size(folder) for part in parts for folder in part.glob("*") if folder.is_dir())
 
 
 def _size(folder: Path) -> int:

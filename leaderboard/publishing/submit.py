@@ -53,6 +53,7 @@ from leakboard.leaderboard.publishing.groups import (
 )
 from leakboard.leaderboard.publishing.origins import PLUGINS, plugins_of, text_file, texts_of, uncommitted
 from leakboard.leaderboard.publishing.replays import coming_replays, remove_unused, write_replays
+from leakboard.leaderboard.publishing.shadow_pools import remove_unused_pools
 from leakboard.leaderboard.publishing.verdicts import Badge, badge
 from leakboard.leaderboard.ranking.evidence import auc
 from leakboard.leaderboard.ranking.silence import BROKEN
@@ -255,7 +256,9 @@ def make_way(target: Path, fresh: Mapping[str, Record]) -> None:
     used = {text_file(target, digest) for record in left.values() for digest in plugins_of(record)}
     for text in set((target / PLUGINS).glob("*.py")) - used:
         text.unlink()
-    remove_unused(target, {record.training.key for record in left.values() if record.training is not None})
+    trained = {record.training.key for record in left.values() if record.training is not None}
+    remove_unused(target, trained)
+    remove_unused_pools(target, trained)
 
 
 def _refuse_problems(record: Record, allow_dirty: bool, trained: Container[str]) -> None:

@@ -248,7 +248,7 @@ class Record(Settings):
         """The record without time, memory and provenance: equal for equal runs."""
         data = self.model_dump(mode="json", exclude={"cost", "provenance", "traceback"})
         if data["training"]:
-            for field in ("seconds", "cpu_seconds", "wall_seconds"):
+            for field in ("seconds", "cpu_seconds", "extrapolated_seconds", "wall_seconds"):
                 del data["training"][field]
         return data
 

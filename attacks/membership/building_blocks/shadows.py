@@ -47,6 +47,8 @@ from leakboard.federation.task import Task
 
 FOLDER = cache_folder() / "shadows"
 FINAL = "final"
+#: begins the line of a cell's log that names the pool
+POOL_LINE = "shadow pool "
 #: the moments at which a model is evaluated
 MOMENTS = (*get_args(Moment), FINAL)
 #: seconds between two checks for models that other processes are training
@@ -194,6 +196,7 @@ def shadow_pool(
     pool = ShadowPool(records, *parts, online, torch.empty(0, 0), Signals({}, {}))
     asked_for = _asked_for(knowledge, pool, precision)
     home = (folder or FOLDER) / _key(knowledge, asked_for)
+    print(f"{POOL_LINE}{home.name}", flush=True)
     made: dict[int, tuple[Tensor, Signals]] = {}
     waiting, busy, slowest = deque(range(count)), 0, 0.0
     while waiting:
