@@ -159,7 +159,7 @@ def _examples(
 ) -> Examples | None:
     """Sketches of as many gradients as there is time for; None if there is none."""
     rows: list[Tensor] = []
-    for number, (images, labels) in enumerate(zip(*(part.split(CHUNK) for part in batches), strict=True)):
+    for number, (images, labels) in enumerate(zip(*(torch.split(part, CHUNK) for part in batches), strict=True)):
         if knowledge.time_left() <= max(0.0, limit):
             break
         rows.append(sketch(source.gradients(images, labels, number, derive_seed(knowledge.seed, "examples", number))))

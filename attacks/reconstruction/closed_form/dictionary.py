@@ -51,8 +51,8 @@ def learned(
         if stop():
             return
         rows = alive[torch.randint(len(alive), (CHUNK,), generator=random)]
-        zeros = ((chosen @ alive.T).abs() < subspace.tolerance).sum(1)
-        known = chosen[zeros > SPARSE * len(alive)][: records - 1]  # others may mix records
+        sparse = ((chosen @ alive.T).abs() < subspace.tolerance).sum(1) > SPARSE * len(alive)
+        known = chosen[sparse][: records - 1]  # others may mix records
         if number % 2:
             known = chosen[torch.rand(len(chosen), generator=random) < 0.5]
         if len(known):

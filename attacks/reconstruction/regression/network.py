@@ -89,7 +89,7 @@ def trained(
     steps, step = epochs * math.ceil(len(inputs) / BATCH), 0
     best, kept, curve = 0.0, {n: v.clone() for n, v in network.state_dict().items()}, []
     for _ in range(epochs):
-        for chosen in torch.randperm(len(inputs), generator=random).split(BATCH):
+        for chosen in torch.split(torch.randperm(len(inputs), generator=random), BATCH):
             if stop():
                 break
             optimiser.param_groups[0]["lr"] = learning_rate * 0.5 * (1 + math.cos(math.pi * step / steps))
