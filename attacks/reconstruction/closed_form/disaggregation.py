@@ -34,6 +34,38 @@ class Factors:
     rows: Tensor
 
 
+@dataclass(frozen=True)
+class Subspace:
+    """G = basis @ within, (n, B) orthonormal and (B, d); values of a column below the tolerance count as zeros."""
+
+    basis: Tensor
+    within: Tensor
+    tolerance: float
+
+    @staticmethod
+    def of(matrix: Tensor, records: int) -> Subspace:
+        """From the singular vectors of a matrix that `has_rank`."""
+        left, sizes, right = torch.linalg.svd(matrix.double(), full_matrices=False)
+        basis, within = left[:, :records], sizes[:records, None] * right[:records]
+        rounding = _rounding(sizes, records) / float(sizes[records - 1])
+        return Subspace(basis, within, SPREAD * rounding / len(basis) ** 0.5)
+
+    @property
+    def alive(self) -> Tensor:
+        """The rows of the basis without those of no record, which are zero for every q."""
+        return self.basis[self.basis.norm(dim=1) > self.tolerance]
+
+    def zeros(self, chosen: Tensor) -> int:
+        """How many zeros the columns U q of these vectors (K, B) have."""
+        return int(((chosen @ self.alive.T).abs() < self.tolerance).sum())
+
+    def factors(self, chosen: Tensor) -> Factors:
+        """The factors of B independent vectors (B, B), one row per record."""
+        sparse = self.basis @ chosen.T
+        sparse[sparse.abs() < self.tolerance] = 0
+        return Factors(sparse, torch.linalg.solve(chosen.T, self.within))
+
+
 def has_rank(matrix: Tensor, records: int) -> bool:
     """Whether exactly `records` singular values exceed the rounding: no noise, no two identical records."""
     if not bool(matrix.isfinite().all()):
@@ -54,31 +86,26 @@ def factorisations(
     U q has more zeros than the draw implies, and solves for q again from all of its zeros. The B sparsest independent
     vectors give S. If half of a record's entries are zero, one draw in 2^(B - 1) finds it.
     """
-    left, sizes, right = torch.linalg.svd(matrix.double(), full_matrices=False)
-    basis, within = left[:, :records], sizes[:records, None] * right[:records]
+    subspace = Subspace.of(matrix, records)
     if records == 1:
-        yield Factors(basis, within)
+        yield Factors(subspace.basis, subspace.within)
         return
-    tolerance = SPREAD * _rounding(sizes, records) / float(sizes[records - 1]) / len(basis) ** 0.5
-    alive = basis[basis.norm(dim=1) > tolerance]  # a row that belongs to no record is zero for every q
+    alive = subspace.alive
     if len(alive) < records:
         return
-    chosen, count = basis.new_empty(0, records), -1
+    chosen, count = alive.new_empty(0, records), -1
     for _ in range(-(-samples // CHUNK)):
         if stop():
             return
         # the sparsest independent set of a union is among the sparsest independent sets of its parts (a matroid)
         # (elimination loses digits, so the first pass is coarse; each vector is then refined from all of its zeros)
-        pool = torch.cat([chosen, _sparsest(_null_vectors(alive, generator), alive, COARSE * tolerance)])
-        chosen = _sparsest(pool, alive, tolerance)
-        zeros = int(((chosen @ alive.T).abs() < tolerance).sum())
+        pool = torch.cat([chosen, sparsest(_null_vectors(alive, generator), alive, COARSE * subspace.tolerance)])
+        chosen = sparsest(pool, alive, subspace.tolerance)
+        zeros = subspace.zeros(chosen)
         if len(chosen) < records or zeros == count:
             continue
         count = zeros
-        mixing = chosen.T  # (B, B), one column per record
-        sparse = basis @ mixing
-        sparse[sparse.abs() < tolerance] = 0
-        yield Factors(sparse, torch.linalg.solve(mixing, within))
+        yield subspace.factors(chosen)
 
 
 def oriented(
@@ -124,7 +151,7 @@ def _null_vectors(basis: Tensor, generator: torch.Generator) -> Tensor:
     return torch.nn.functional.normalize(vectors, dim=1)
 
 
-def _sparsest(vectors: Tensor, basis: Tensor, tolerance: float) -> Tensor:
+def sparsest(vectors: Tensor, basis: Tensor, tolerance: float) -> Tensor:
     """The vectors (K, B) among (N, B) with the most zeros, greedily, each outside the span of the earlier ones."""
     records = basis.shape[1]
     zeros = ((vectors @ basis.T).abs() < tolerance).sum(1)

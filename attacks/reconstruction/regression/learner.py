@@ -89,12 +89,15 @@ def learn(
     if sum(map(len, rows)) < FEWEST:
         return None
     features = torch.cat(rows)
-    used = features.isfinite().all(1)
-    features, targets = features[used], images[: len(used)][used]
+    rows.clear()  # twice as many would not fit where the attack runs beside others
+    used = torch.stack([row.isfinite().all() for row in features])
+    targets = images[: len(used)][used]
+    features = features if bool(used.all()) else features[used]
     if len(features) < FEWEST:
         return None
     scaling = Scaling.of(features, list(sketch.sizes.values()))
-    ridge = Ridge.fit(scaling(features), targets.flatten(1), penalties)
+    features = scaling(features)
+    ridge = Ridge.fit(features, targets.flatten(1), penalties)
     return Inverter(sketch, scaling, ridge, targets.shape[1:])
 
 

@@ -26,7 +26,7 @@ class Scaling:
 
     def __call__(self, features: Tensor) -> Tensor:
         """Scaled features (N, d)."""
-        return (features - self.mean) * self.factor
+        return (features - self.mean).mul_(self.factor)  # in place: there may be gigabytes of them
 
 
 @dataclass(frozen=True)

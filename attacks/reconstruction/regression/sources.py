@@ -64,6 +64,24 @@ class KnownResidual:
         return found
 
 
+@dataclass(frozen=True)
+class Plain:
+    """Gradients of the loss without a defense, for labels of the attacker's choice."""
+
+    task: Task
+    model: Parameters
+
+    def gradients(self, images: Tensor, labels: Tensor) -> Parameters:
+        """Gradients (N, *shape) of batches (N, M, C, H, W) with labels (N, M)."""
+        names = self.task.parameter_names
+        if program_of(self.task.skeleton(), self.task.public.shape) is not None:
+            targets = torch.nn.functional.one_hot(labels, self.task.public.classes).float()
+            network = Network(self.task, self.model, *images.shape[:2])
+            return dict(zip(names, network.gradients(images, targets), strict=True))
+        rows = [self.task.gradient(self.model, x, y)[0] for x, y in zip(images, labels, strict=True)]
+        return {name: torch.stack([row[name] for row in rows]) for name in names}
+
+
 class Imitated:
     """What the defense makes of images, by its own code: `simulate` and `read`, else its hooks.
 
@@ -79,17 +97,19 @@ class Imitated:
         #: whether messages are simulated; otherwise the hooks stand for the defense
         self.by_message = self._reads_its_own_message()
 
-    def gradients(self, images: Tensor, seed: int) -> Parameters:
-        """Gradients (N, *shape) of batches (N, M, C, H, W)."""
-        rows = [self._one(batch, derive_seed(seed, i)) for i, batch in enumerate(images)]
+    def gradients(self, images: Tensor, seed: int, labels: Tensor | None = None) -> Parameters:
+        """Gradients (N, *shape) of batches (N, M, C, H, W), with labels (N, M) or those of the victim."""
+        labels = self.labels.expand(len(images), -1) if labels is None else labels
+        pairs = enumerate(zip(images, labels, strict=True))
+        rows = [self._one(batch, own, derive_seed(seed, i)) for i, (batch, own) in pairs]
         return {name: torch.stack([row[name].float() for row in rows]) for name in self.knowledge.task.parameter_names}
 
-    def _one(self, images: Tensor, seed: int) -> Parameters:
+    def _one(self, images: Tensor, labels: Tensor, seed: int) -> Parameters:
         if not self.by_message:
-            return self._by_hooks(images, seed)
+            return self._by_hooks(images, labels, seed)
         assert self.received is not None
         defense, public = self.knowledge.defense, self.knowledge.public
-        found = self._read(defense.simulate(public, self.received, images, self.labels, seed))
+        found = self._read(defense.simulate(public, self.received, images, labels, seed))
         assert found is not None
         return found
 
@@ -118,14 +138,14 @@ class Imitated:
         gradient = reading.gradients.get(VICTIM)
         return None if gradient is None else gradient.values
 
-    def _by_hooks(self, images: Tensor, seed: int) -> Parameters:
+    def _by_hooks(self, images: Tensor, every_label: Tensor, seed: int) -> Parameters:
         knowledge, observed = self.knowledge, self.problem.gradient
         task, model = knowledge.task, self.problem.model
         of_record = knowledge.defense.mimic_records(observed, knowledge.public)
         of_update = knowledge.defense.mimic(observed, knowledge.public)
         parts = 1 if of_record is None and of_update is None else observed.clients
         updates = []
-        for own, labels in zip(images.chunk(parts), self.labels.chunk(parts), strict=True):
+        for own, labels in zip(images.chunk(parts), every_label.chunk(parts), strict=True):
             if of_record is None:
                 mean = task.gradient(model, own, labels)[0]
             else:
@@ -163,12 +183,22 @@ def source_of(knowledge: Knowledge, problem: Inversion) -> Source:
     residual, error = residual_of(task, problem.model, gradient.values)
     if error > CONSISTENT or not bool(residual.isfinite().all()):
         return imitated
-    for index, image in enumerate(knowledge.auxiliary.images[:COMPARED]):
-        plain = task.gradient(problem.model, image[None], labels)[0]
-        sent = imitated.gradients(image[None, None], index)
-        if not _alike({n: v[0] for n, v in sent.items()}, plain):
-            return imitated
+    if not sends_plain(imitated):
+        return imitated
     return KnownResidual(task, {n: v.float() for n, v in problem.model.items()}, residual)
+
+
+def sends_plain(imitated: Imitated) -> bool:
+    """Whether what is sent of some auxiliary images is the mean gradient of the loss and nothing else."""
+    knowledge, model, labels = imitated.knowledge, imitated.problem.model, imitated.labels
+    for index in range(COMPARED):
+        images = knowledge.auxiliary.images[index : index + len(labels)]
+        if len(images) < len(labels):
+            return False
+        plain = knowledge.task.gradient(model, images, labels)[0]
+        if not _alike({n: v[0] for n, v in imitated.gradients(images[None], index).items()}, plain):
+            return False
+    return True
 
 
 def _observation_of(knowledge: Knowledge, problem: Inversion) -> Observation | None:
