@@ -44,6 +44,11 @@ class DdpMf(CorrelatedRounds, Ddp):
                 f"The defense '{self.name}' needs all {training.clients} clients in every round, because only a client "
                 f"that added noise can take it back; given: participants {training.per_round}."
             )
+        if training.misses_at_random:
+            raise UserError(
+                f"The defense '{self.name}' needs the same clients in every round, because only a client that added "
+                f"noise can take it back; given: dropout {training.dropout:g}, late {training.late:g}."
+            )
         gone = set[int]().union(*self.missing_before_update(public).values())
         if len(gone) > 1:
             raise UserError(f"The defense '{self.name}' lets one client drop out at most; given: {len(gone)}.")

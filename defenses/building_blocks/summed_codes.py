@@ -82,7 +82,7 @@ class SummedCodes(Defense):
         return clients >= max(self.least_honest(public), least)
 
     def missing_before_update(self, public: Public) -> dict[int, set[int]]:
-        """The clients that drop out before they send their update, by round."""
+        """The clients that are known to drop out before they send their update, by round."""
         steps = [step.name for step in self.protocol()]
         before, found = steps[: steps.index("update") + 1], dict[int, set[int]]()
         for drop in public.training.dropouts:
@@ -93,10 +93,12 @@ class SummedCodes(Defense):
     def fewest_senders(self, public: Public) -> int:
         """The least number of updates in a sum that may be opened, and so of noises: K without those that drop out.
 
-        Some of them may not be among the participants of their round, so fewer than all may be missing.
+        Some of them may not be among the participants of their round, so fewer than all may be missing. Where clients
+        are missing at a rate, any number may be.
         """
         clients = public.training.per_round
         most = max(map(len, self.missing_before_update(public).values()), default=0)
+        most = clients if public.training.misses_at_random else most
         opened = (clients - missing for missing in range(1, most + 1) if self.enough(public, clients - missing))
         return min(opened, default=clients)
 
