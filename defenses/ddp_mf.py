@@ -72,6 +72,10 @@ class DdpMf(CorrelatedRounds, Ddp):
         """Client: the next of its own correlated noises."""
         return self.next_noise(me, "gaussian", count)
 
+    def mean_sigma(self, public: Public, batch: int) -> float:
+        """The shares of K clients in their mean; after a dropout there are fewer, which no attack models."""
+        return self.share_sigma(public, batch) / math.sqrt(public.training.per_round)
+
     def noise_scale(self, observation: Observation, public: Public) -> Mapping[str, Noise]:
         """The noise of this round by itself; what former rounds tell about it is not used.
 

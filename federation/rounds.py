@@ -476,7 +476,9 @@ class Federation:
 
     def _drops_out(self, name: str, index: int) -> bool:
         """Whether a client drops out in the middle of that round; one that is only late does not."""
-        return name in self._missing(index)[0] or any(client_name(d.client) == name and d.round == index for d in self.public.training.dropouts)
+        return name in self._missing(index)[0] or any(
+            client_name(d.client) == name and d.round == index for d in self.public.training.dropouts
+        )
 
     def _batch(self, name: str, context: RoundContext) -> LabelledImages | None:
         """The client's records for this context: the next batch of its epoch, or the probe's targets."""

@@ -16,6 +16,7 @@ from leakboard.defenses.base import AGGREGATE
 from leakboard.defenses.building_blocks.secure_sum import SecureSum, _without_masks
 from leakboard.defenses.noise.calibration import gaussian_epsilon, gaussian_mu
 from leakboard.federation.settings import SERVER, ObservedRounds, Training
+from leakboard.federation.transcript import Observation
 from tests.defenses.makings import Run, create, flat, public_of, updates
 from tests.defenses.small import chi_square_fits, mean_bound, quiet, sent_codes, small_run, sums, velocity
 
@@ -33,6 +34,11 @@ def counted(run: Run) -> list[int]:
 def heard(run: Run) -> list[int]:
     """How many updates of each round reached the server, late ones included."""
     return [len(updates(at)) for at in run.rounds()]
+
+
+def late_in(at: Observation) -> set[str]:
+    """Whose update the server of secure aggregation holds without counting it."""
+    return set(updates(at)) - set(at.states[SERVER]["round"]["senders"])
 
 
 def test_rates_that_are_zero_leave_no_trace() -> None:
@@ -135,11 +141,9 @@ def test_a_late_update_is_held_by_the_server_and_opens_only_without_a_defense() 
     """Secure aggregation gives away the mask key of a client that was late. Its own seed still hides its update."""
     plain, masked = small_run(create("fedsgd"), **MISSING), small_run(create("secagg"), **MISSING)
     assert isinstance(masked.defense, SecureSum)
-    for at, open_ in zip(masked.rounds(), plain.rounds(), strict=True):
-        late = set(updates(at)) - set(at.states[SERVER]["round"]["senders"])
-        if len(late) == 1 and "aggregate" in at.states[SERVER]:
-            break
-    (name,) = late
+    pairs = zip(masked.rounds(), plain.rounds(), strict=True)
+    at, open_ = next(pair for pair in pairs if len(late_in(pair[0])) == 1 and "aggregate" in pair[0].states[SERVER])
+    (name,) = late_in(at)
     assert name in plain.defense.read(open_, plain.public).gradients
     of_server = replace(at, states={SERVER: at.states[SERVER]})
     assert set(masked.defense.read(of_server, masked.public).gradients) == {AGGREGATE}
