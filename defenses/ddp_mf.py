@@ -39,6 +39,8 @@ class DdpMf(CorrelatedRounds, Ddp):
         """Who adds noise must be there to take it back."""
         super().check(public)
         training = public.training
+        if self.spare != 1:
+            raise UserError(f"The defense '{self.name}' has shares for one missing client; given: spare {self.spare}.")
         if training.per_round < training.clients:
             raise UserError(
                 f"The defense '{self.name}' needs all {training.clients} clients in every round, because only a client "
@@ -97,6 +99,6 @@ class DdpMf(CorrelatedRounds, Ddp):
         senders = self.fewest_senders(public)  # the noise of one that was ever missing cancels no longer
         shares = {"server": senders, "client": senders - 1}
         shares["server+keys"] = shares["server"]
-        honest, mu = self.least_honest(public) - 1, self.run_mu(public)
+        honest, mu = self.certain_shares(public), self.run_mu(public)
         by_threat = {name: gaussian_epsilon(mu * math.sqrt(honest / n), self.delta) for name, n in shares.items()}
         return found | self.run_claims(public) | {"epsilon_total_by_threat": by_threat}

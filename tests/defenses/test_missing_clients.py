@@ -170,3 +170,17 @@ def test_missing_is_measured_only_where_somebody_can_be_missing() -> None:
         flat(small_run(create("fedsgd"), clients=5).outcome.model),
         flat(small_run(create("fedsgd"), clients=5, dropout=0.0).outcome.model),
     )
+
+
+@pytest.mark.parametrize("name", ["ddp", "mp-dp+", "ddg"])
+def test_larger_shares_let_more_clients_be_missing(name: str) -> None:
+    """K = 5, t = 3 and two may be missing: one share is certain besides two colluders. The budget is kept."""
+    public = public_of(clients=5, dropout=0.1)
+    found, known = (create(name, spare=spare).claims(public) for spare in (2, 1))
+    assert found["epsilon_round_exact"] == pytest.approx(known["epsilon_round_exact"]) == pytest.approx(3.0)
+    assert found["epsilon_round_by_threat"]["server"] < known["epsilon_round_by_threat"]["server"]
+    if name != "ddg":
+        assert found["epsilon_round_by_threat"]["server"] == pytest.approx(gaussian_epsilon(gaussian_mu(3.0) / 3**0.5))
+    assert counted(small_run(create(name, spare=2), **MISSING)).count(3) > 0
+    with pytest.raises(UserError, match=r"needs spare to be less than its 3 honest clients; given: 3\.$"):
+        create(name, spare=3).check(public_of(clients=5))
