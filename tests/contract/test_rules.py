@@ -36,6 +36,7 @@ APPLIES = {
     "check_mimic_records_is_a_function_of_gradients": "ldp",
     "check_noise_scale_agrees_with_drawn_noise": "ldp",
     "check_joint_noise_agrees_with_drawn_noise": "mp-dp",
+    "check_noise_over_rounds_agrees_with_noise_scale": "ddp-mf",
     "check_open_updates_agree_with_the_reading": "secagg",
     "check_a_deviating_server_keeps_the_form": "mp-dp",
     "check_goes_on_from_a_snapshot_of_every_round": "fedsgd",
