@@ -141,6 +141,7 @@ def test_plugins_of_other_kinds_keep_the_rules_for_all(kind: str) -> None:
 
 #: attacks on one kind of scheme, and a defense that they work on
 HOMES = {
+    "correlated-noise": "ddp-mf",
     "extraction": "mp-dp",
     "phi-inversion": "mp-dp",
     "phi-membership": "mp-dp",
