@@ -15,7 +15,8 @@ ciphertexts. Finished trainings are kept in runs/tuning/<suite>.jsonl and not re
 the code changes the training.
 
 `--report` trains the rows as they stand in the suite at its first reported seed, without any attack, and prints their
-accuracy on the test records. Nothing is chosen from that.
+accuracy on the test records. Nothing is chosen from that. The records are those of the suite's run; initial weights and
+keys are not, because a run derives its private seed from the data too.
 """
 
 from __future__ import annotations

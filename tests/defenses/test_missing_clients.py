@@ -112,7 +112,7 @@ def test_the_noise_of_a_sum_is_that_of_the_clients_in_it() -> None:
 @pytest.mark.parametrize("name", ["ddp", "tp-smc", "hybridalpha", "mp-dp+", "ddg", "skellam"])
 def test_claims_count_the_fewest_shares_that_a_sum_may_have(name: str) -> None:
     """K = 5, t = 3: one client may be missing, so four noises are certain; claimed is what two of them give."""
-    whole, rated = (create(name).claims(public_of(clients=5, **rates)) for rates in ({}, {"dropout": 0.1}))
+    whole, rated = (create(name).claims(public_of(clients=5, dropout=rate)) for rate in (0.0, 0.1))
     assert rated["epsilon_round_by_threat"]["server"] > whole["epsilon_round_by_threat"]["server"]
     assert rated["epsilon_round_exact"] == whole["epsilon_round_exact"]
     if name not in ("ddg", "skellam"):
@@ -122,7 +122,7 @@ def test_claims_count_the_fewest_shares_that_a_sum_may_have(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["cdp", "ldp", "mf"])
 def test_noise_that_needs_nobody_else_costs_the_same(name: str) -> None:
-    whole, rated = (create(name).claims(public_of(clients=5, **rates)) for rates in ({}, {"dropout": 0.3}))
+    whole, rated = (create(name).claims(public_of(clients=5, dropout=rate)) for rate in (0.0, 0.3))
     assert rated == whole
 
 

@@ -61,10 +61,8 @@ def combinations(knowledge: Knowledge) -> Iterator[Seen]:
     held = sorted(models)
     for first, second in pairwise(held):
         # w_b - w_a = -eta sum_{a <= r < b} v_r with v_r = sum_{s <= r} mu^(r - s) y_s
-        weights = sum(
-            torch.where(lags <= r, training.momentum ** (r - lags).clamp(min=0), 0.0) for r in range(first, second)
-        )
-        assert isinstance(weights, Tensor)
+        ways = [torch.where(lags <= r, training.momentum ** (r - lags).clamp(min=0), 0.0) for r in range(first, second)]
+        weights = torch.stack(ways).sum(0)
         step = _vector(models[first], names) - _vector(models[second], names)
         yield Seen(weights, weights @ mixing.double(), step / training.learning_rate)
 
