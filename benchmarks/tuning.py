@@ -1,6 +1,7 @@
 """The clip bound and the learning rate of every system of a suite, chosen by accuracy alone before any attack runs.
 
     .venv/bin/python benchmarks/tuning.py --suite quick
+    .venv/bin/python benchmarks/tuning.py --suite contenders --report [--row ROW ...]
 
 Every row of the suite is trained once at each point of the suite's own grid (`tuning` in its file: clip bounds x
 learning rates, the same for all), at a seed that the suite does not report. Rows without a clip bound have only the
@@ -12,6 +13,10 @@ The result is printed as YAML for the suite. Each row of the suite must have its
 (`tests/suites/test_tuning.py` compares them). Encrypted systems train on their rehearsal: the same integers without
 ciphertexts. Finished trainings are kept in runs/tuning/<suite>.jsonl and not repeated. Remove the file when a change of
 the code changes the training.
+
+`--report` trains the rows as they stand in the suite at its first reported seed, without any attack, and prints their
+accuracy on the test records. Nothing is chosen from that. The records are those of the suite's run; initial weights and
+keys are not, because a run derives its private seed from the data too.
 """
 
 from __future__ import annotations
@@ -84,29 +89,40 @@ def points(name: str, suite: Suite, tuning: Tuning) -> Iterator[Point]:
 
 def validation_accuracy(point: Point) -> dict[str, Any]:
     """Train at one point; returns the accuracy in percent on records that are neither trained on nor reported."""
-    torch.set_num_threads(1)
-    keep_freed_memory()
     started = time.process_time()
     suite = load_suite(point.suite)
     assert suite.tuning is not None
-    seed, row = suite.tuning.seed, next(row for row in suite.defenses if row.title == point.row)
-    entry = suite.datasets[0]
+    row = next(row for row in suite.defenses if row.title == point.row)
+    changed = {**row.training, "learning_rate": point.learning_rate}
+    share = _accuracy(suite, row.model_copy(update={"training": changed}), _defense(row, point), suite.tuning.seed)
+    return {**vars(point), "accuracy": round(100 * share, 2), "cpu_seconds": time.process_time() - started}
+
+
+def reported_accuracy(suite: Suite, row: DefenseEntry) -> dict[str, Any]:
+    """Train a row as the suite has it at the first reported seed; the accuracy in percent on the test records."""
+    started = time.process_time()
+    defense = cast(Defense, registry.create("defense", row.name, row.params))
+    share = _accuracy(suite, row, defense, suite.seeds[0], of_test=True)
+    return {"row": row.title, "accuracy": round(100 * share, 2), "cpu_seconds": time.process_time() - started}
+
+
+def _accuracy(suite: Suite, row: DefenseEntry, defense: Defense, seed: int, *, of_test: bool = False) -> float:
+    """Train a row with this defense; the share of right answers on test records, or on held-out training records."""
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    entry, network = suite.datasets[0], row.model or suite.model
     dataset = cast(Dataset, registry.create("dataset", entry.name, entry.params))
     pool = load_pool(dataset)
-    training = Training.parse(
-        {**suite.training.model_dump(mode="json"), **row.training, "learning_rate": point.learning_rate}, "training"
-    )
+    training = Training.parse({**suite.training.model_dump(mode="json"), **row.training}, "training")
     splits = make_splits(pool, seed=seed, clients=training.clients, partition=training.partition, alpha=training.alpha)
-    defense = _defense(row, point)
-    model = cast(Model, registry.create("model", (row.model or suite.model).name, (row.model or suite.model).params))
+    model = cast(Model, registry.create("model", network.name, network.params))
     sizes = [len(shard) for shard in splits.shards]
     public = public_settings(dataset, pool, training, sizes, model, defense=defense)
     defense.check(public)
     shards = {client_name(index): pool.take(shard) for index, shard in enumerate(splits.shards)}
     outcome = Federation(defense.rehearsal(), public, shards, None, seed).run()
-    held_out = pool.take(torch.cat([splits.non_members, splits.auxiliary]))
-    share = accuracy(task_of(public).predict(outcome.model, held_out.images), held_out.labels)
-    return {**vars(point), "accuracy": round(100 * share, 2), "cpu_seconds": time.process_time() - started}
+    held_out = pool.take(splits.test if of_test else torch.cat([splits.non_members, splits.auxiliary]))
+    return accuracy(task_of(public).predict(outcome.model, held_out.images), held_out.labels)
 
 
 def _defense(row: DefenseEntry, point: Point) -> Defense:
@@ -134,8 +150,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--suite", required=True, help="a suite with a `tuning` block")
     parser.add_argument("--workers", type=int, default=2, help="processes of one thread each (default 2)")
+    parser.add_argument("--report", action="store_true", help="accuracy of the rows as they are, on test records")
+    parser.add_argument("--row", nargs="*", default=[], help="with --report: only these rows")
     given = parser.parse_args()
     suite = load_suite(given.suite)
+    if given.report:
+        for row in suite.defenses:
+            if not given.row or row.title in given.row:
+                print(json.dumps(reported_accuracy(suite, row)), flush=True)
+        return
     if suite.tuning is None:
         sys.exit(f"The suite {suite.name} has no block `tuning`: give it a seed, clip bounds and learning rates.")
     kept = registry.ROOT / "runs" / "tuning" / f"{suite.name}.jsonl"

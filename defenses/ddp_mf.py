@@ -39,10 +39,17 @@ class DdpMf(CorrelatedRounds, Ddp):
         """Who adds noise must be there to take it back."""
         super().check(public)
         training = public.training
+        if self.spare != 1:
+            raise UserError(f"The defense '{self.name}' has shares for one missing client; given: spare {self.spare}.")
         if training.per_round < training.clients:
             raise UserError(
                 f"The defense '{self.name}' needs all {training.clients} clients in every round, because only a client "
                 f"that added noise can take it back; given: participants {training.per_round}."
+            )
+        if training.misses_at_random:
+            raise UserError(
+                f"The defense '{self.name}' needs the same clients in every round, because only a client that added "
+                f"noise can take it back; given: dropout {training.dropout:g}, late {training.late:g}."
             )
         gone = set[int]().union(*self.missing_before_update(public).values())
         if len(gone) > 1:
@@ -67,6 +74,10 @@ class DdpMf(CorrelatedRounds, Ddp):
         """Client: the next of its own correlated noises."""
         return self.next_noise(me, "gaussian", count)
 
+    def mean_sigma(self, public: Public, batch: int) -> float:
+        """The shares of K clients in their mean; after a dropout there are fewer, which no attack models."""
+        return self.share_sigma(public, batch) / math.sqrt(public.training.per_round)
+
     def noise_scale(self, observation: Observation, public: Public) -> Mapping[str, Noise]:
         """The noise of this round by itself; what former rounds tell about it is not used.
 
@@ -88,6 +99,6 @@ class DdpMf(CorrelatedRounds, Ddp):
         senders = self.fewest_senders(public)  # the noise of one that was ever missing cancels no longer
         shares = {"server": senders, "client": senders - 1}
         shares["server+keys"] = shares["server"]
-        honest, mu = self.least_honest(public) - 1, self.run_mu(public)
+        honest, mu = self.certain_shares(public), self.run_mu(public)
         by_threat = {name: gaussian_epsilon(mu * math.sqrt(honest / n), self.delta) for name, n in shares.items()}
         return found | self.run_claims(public) | {"epsilon_total_by_threat": by_threat}

@@ -9,6 +9,7 @@ What an attack can do with each:
 | `mimic_records`, `mimic` | adaptive attacks, membership in a batch, audits | candidates are compared unchanged |
 | `noise_scale` | attacks that weigh values by their noise | all values count alike |
 | `joint_noise` | audits | clients' noises are taken for independent |
+| `noise_over_rounds` | attacks that combine rounds | rounds have independent noise |
 | `open_updates` | audits | the clients' own messages are read |
 | `simulate` | anybody who wants a client's message | runs `update` as a client would |
 | `rehearsal` | shadow models | the defense itself is run |
@@ -120,6 +121,15 @@ class Imitation(ABC):
         if laws.keys() >= {AGGREGATE, *observation.context.participants}:
             del laws[AGGREGATE]
         return JointNoise(laws, torch.eye(len(laws), dtype=torch.float64))
+
+    def noise_over_rounds(self, public: Public, batch: int) -> torch.Tensor | None:
+        """How the noise on the mean gradient of each round follows from independent draws of deviation 1.
+
+        M (rounds + 1, draws) if clients have batches of this size: n_t = sum_i M[t, i] z_i for every value of the mean,
+        with the same z for all batch sizes. The last row is for a round after the last, as probes are. None: the noise
+        of a round says nothing about that of another.
+        """
+        return None
 
     # --- messages -----------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from leakboard.defenses.base import Noise
 from leakboard.defenses.building_blocks.model_perturbation import unpack_secret
 from leakboard.defenses.building_blocks.perturbed_parts import PARTS, PerturbedParts
 from leakboard.defenses.building_blocks.secure_sum import SecureSum
+from leakboard.defenses.building_blocks.summed_codes import SharedNoise
 from leakboard.defenses.crypto.fixed_point import FixedPoint, Floats
 from leakboard.defenses.noise.budget import Budget
 from leakboard.defenses.noise.calibration import composed_epsilon, gaussian_epsilon
@@ -30,7 +31,7 @@ from leakboard.federation.task import task_of
 from leakboard.federation.transcript import Observation
 
 
-class MpDpPlus(SecureSum, Budget, PerturbedParts):
+class MpDpPlus(SecureSum, SharedNoise, Budget, PerturbedParts):
     """mp-dp hardened: gradient, Psi and Phi are all clipped, noised and masked; the server sees only their sums.
 
     Clients weigh example b by c_b = min(1, B / ||g_b||, B_psi / ||Psi_b||, B_phi / ||Phi_b||). They can compute all of
@@ -129,8 +130,8 @@ class MpDpPlus(SecureSum, Budget, PerturbedParts):
         return {p: math.sqrt(s / w * total) / mu for p, s, w in zip(PARTS, sizes, weights, strict=True)}
 
     def share_sigmas(self, public: Public, batch: int) -> dict[str, float]:
-        """One client's share of the noise: divided by sqrt(t - 1)."""
-        root = math.sqrt(self.least_honest(public) - 1)
+        """One client's share of the noise: divided by sqrt(t - spare)."""
+        root = math.sqrt(self.certain_shares(public))
         return {part: sigma / root for part, sigma in self.sigmas(public, batch).items()}
 
     def noised(self, me: Party, part: str, values: Floats) -> Floats:
@@ -168,7 +169,7 @@ class MpDpPlus(SecureSum, Budget, PerturbedParts):
         batch = public.training.batch_size
         sizes = [self.size(batch) * bound / self.bounds()[0] for bound in self.bounds()]
         mu = math.hypot(*(s / sigma for s, sigma in zip(sizes, self.sigmas(public, batch).values(), strict=True)))
-        all_noise = math.sqrt(self.fewest_senders(public) / (self.least_honest(public) - 1))
+        all_noise = math.sqrt(self.fewest_senders(public) / self.certain_shares(public))
         return {
             **self.budget_claims(public, mu),
             **{f"sigma_share_{part}": sigma for part, sigma in self.share_sigmas(public, batch).items()},

@@ -39,6 +39,10 @@ class Ledger:
         """Store the largest value of a measurement."""
         self.worst[name] = max(value, self.worst.get(name, 0.0))
 
+    def count(self, name: str, value: int) -> None:
+        """Add to a number that counts over the whole run."""
+        self.worst[name] = self.worst.get(name, 0.0) + value
+
 
 @dataclass(frozen=True)
 class Oracle:

@@ -125,9 +125,10 @@ class Federation:
         if self.observe is not None:
             self.observe.check_targets(self.public.shard_sizes[0])
         steps = [step.name for step in self.scheme.protocol()]
-        for drop in self.public.training.dropouts:
-            if drop.step not in steps:
-                raise unknown_name("step of this defense", drop.step, steps)
+        training = self.public.training
+        for name in [drop.step for drop in training.dropouts] + ["update"] * training.misses_at_random:
+            if name not in steps:
+                raise unknown_name("step of this defense", name, steps)
         root = run_secret(None if self.fresh_keys else self.seed)
         names = (SERVER, *self.public.clients, *self.scheme.third_parties())
         self.secrets = self.secrets or {name: derive_key(root, "party", name) for name in names}
@@ -139,6 +140,8 @@ class Federation:
         self._schemes: dict[str, Scheme] = {name: self.scheme.model_copy(deep=True) for name in names}
         self._log: list[Message] = []
         self._present: frozenset[str] = frozenset()
+        self._gone: frozenset[str] = frozenset()
+        self._late: frozenset[str] = frozenset()
         self._kept: frozenset[str] | None = None
         self._taken: dict[str, int] = defaultdict(int)
         self._positions: dict[str, torch.Tensor] = {}
@@ -278,7 +281,10 @@ class Federation:
         if observed and self.kept is not None:
             self.kept.before(index, self._acting(participants), {name: self._taken[name] for name in participants})
         context = RoundContext(index, None, "train", participants, self.public.training.batch_size)
+        before = self._global_model() if self.public.training.may_miss(index) else {}
         self._occasion(context, "protocol", keep=observed)
+        if before:
+            self._count_missing(index, participants, before)
         if self.observe is None or not observed:
             return
         self._models[index] = self._global_model()
@@ -332,6 +338,28 @@ class Federation:
             chosen[-1] = 0
         return tuple(client_name(number) for number in sorted(chosen))
 
+    def _missing(self, index: int) -> tuple[frozenset[str], frozenset[str]]:
+        """The clients that are missing in a training round by chance, from the seed: who drops out, whose update is
+        late.
+        """
+        training = self.public.training
+        if not training.misses_at_random:
+            return frozenset(), frozenset()
+        generator = torch.Generator().manual_seed(derive_seed(self.seed, "missing", index))
+        drawn = torch.rand(training.clients, generator=generator, dtype=torch.float64).tolist()
+        gone = {i for i, value in enumerate(drawn) if value < training.dropout}
+        late = {i for i, value in enumerate(drawn) if value < training.dropout + training.late} - gone
+        return frozenset(map(client_name, gone)), frozenset(map(client_name, late))
+
+    def _count_missing(self, index: int, participants: Iterable[str], before: Parameters) -> None:
+        """For the record: how many clients were missing, the most of one round, and rounds without a step."""
+        gone, late = self._missing(index)
+        out = [name for name in participants if name in gone | late or self._drops_out(name, index)]
+        self.ledger.count("clients_missing", len(out))
+        self.ledger.keep("most_missing", len(out))
+        after = self._global_model()
+        self.ledger.count("rounds_lost", all(torch.equal(value, after[name]) for name, value in before.items()))
+
     def _acting(self, participants: Iterable[str]) -> list[Party]:
         """The parties of a round: those that are no clients, and these clients."""
         present = frozenset(participants)
@@ -353,6 +381,7 @@ class Federation:
         logged = keep or self.record_all
         self._log, self._present = [], frozenset(context.participants)
         self._kept = self._witnesses(context)
+        self._gone, self._late = self._missing(context.round) if context.kind == "train" else (frozenset(), frozenset())
         if context.kind == "train":
             training = [name for name in context.participants if name in self.shards]
             self._positions = {name: self._next_positions(name) for name in training}
@@ -403,6 +432,8 @@ class Federation:
             noted = logged and self._is_witnessed(message)
             if noted:  # the log holds it too, so its receiver gets a copy
                 self._log.append(replace(message, alone=False))
+            if message.sender in self._late and step.name == "update":
+                continue  # it arrives when the server has closed the round: the server holds it and counts it nowhere
             self.parties[message.receiver]._inbox.append(self._log[-1] if noted else message)
 
     def _witnesses(self, context: RoundContext) -> frozenset[str] | None:
@@ -429,9 +460,13 @@ class Federation:
             return True
         if party.name not in self._present:
             return False
-        if context.kind != "train" or not self.public.training.dropouts:
+        if context.kind != "train" or not self.public.training.may_miss(context.round):
             return True
         names = [s.name for s in self.scheme.protocol()]
+        if party.name in self._gone | self._late:
+            sends = names.index("update") + (party.name in self._late)
+            if names.index(step.name) >= sends:
+                return False
         return not any(
             drop.client == party.index
             and drop.round == context.round
@@ -440,8 +475,10 @@ class Federation:
         )
 
     def _drops_out(self, name: str, index: int) -> bool:
-        """Whether a client drops out in the middle of that round."""
-        return any(client_name(d.client) == name and d.round == index for d in self.public.training.dropouts)
+        """Whether a client drops out in the middle of that round; one that is only late does not."""
+        return name in self._missing(index)[0] or any(
+            client_name(d.client) == name and d.round == index for d in self.public.training.dropouts
+        )
 
     def _batch(self, name: str, context: RoundContext) -> LabelledImages | None:
         """The client's records for this context: the next batch of its epoch, or the probe's targets."""

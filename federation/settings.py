@@ -41,6 +41,8 @@ class Dropout(Settings):
 
 #: settings that older records do not have; they are stored only where clients take local steps
 LOCAL = ("local_steps", "local_batches", "local_learning_rate")
+#: the same for rates of missing clients, which are stored only where they are not 0
+RATES = ("dropout", "late")
 
 
 class Training(Settings):
@@ -64,6 +66,12 @@ class Training(Settings):
     partition: Literal["iid", "dirichlet"] = "iid"
     alpha: float = Field(0.5, gt=0, description="concentration of the Dirichlet partition")
     dropouts: tuple[Dropout, ...] = ()
+    dropout: float = Field(
+        0.0, ge=0, lt=1, description="share of clients that drop out of a round before they send their update"
+    )
+    late: float = Field(
+        0.0, ge=0, lt=1, description="share of clients whose update arrives after the server has closed the round"
+    )
     local_steps: int = Field(1, ge=1, le=10_000, description="steps of SGD that a client takes in a round")
     local_batches: int = Field(
         1,
@@ -87,6 +95,8 @@ class Training(Settings):
             )
         if self.participants is not None and self.participants > self.clients:
             raise ValueError(f"participants ({self.participants}) must be at most clients ({self.clients})")
+        if self.dropout + self.late >= 1:
+            raise ValueError(f"dropout ({self.dropout:g}) and late ({self.late:g}) together must be less than 1")
         for drop in self.dropouts:
             if drop.client >= self.clients:
                 raise ValueError(f"dropouts: there is no client {drop.client} among {self.clients} (from 0)")
@@ -94,9 +104,19 @@ class Training(Settings):
 
     @model_serializer(mode="wrap")
     def _as_stored(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """The form of older records where clients take no local steps."""
+        """The form of older records where clients take no local steps and are missing at no rate."""
         found: dict[str, Any] = handler(self)
-        return found if self.is_local else {name: value for name, value in found.items() if name not in LOCAL}
+        unused = {*(() if self.is_local else LOCAL), *(name for name in RATES if not found[name])}
+        return {name: value for name, value in found.items() if name not in unused}
+
+    @property
+    def misses_at_random(self) -> bool:
+        """Whether clients are missing at a rate, so that nobody knows beforehand who and how many."""
+        return self.dropout + self.late > 0
+
+    def may_miss(self, index: int) -> bool:
+        """Whether a client may be missing in that round."""
+        return self.misses_at_random or any(drop.round == index for drop in self.dropouts)
 
     @property
     def is_local(self) -> bool:

@@ -50,6 +50,7 @@ def shadow_settings(public: Public, records: int) -> Public:
     batch = min(training.batch_size, min(sizes))
     passes = public.total_rounds * training.batch_size / (sum(public.shard_sizes) / len(public.shard_sizes))
     rounds = max(1, round(passes * (sum(sizes) / len(sizes)) / batch))
-    settings = {**training.model_dump(), "batch_size": batch, "rounds": rounds, "epochs": None, "dropouts": ()}
+    given = {"batch_size": batch, "rounds": rounds, "epochs": None, "dropouts": (), "dropout": 0.0, "late": 0.0}
+    settings = {**training.model_dump(), **given}
     update = {"training": type(training).model_validate(settings), "total_rounds": rounds, "shard_sizes": sizes}
     return public.model_copy(update=update)

@@ -170,7 +170,7 @@ def _in_plain(knowledge: Knowledge, round_index: int) -> InferredMean:
     values = {n: (before[n].double() - after[n].double()) / training.learning_rate for n in names}
     values = {n: value - training.weight_decay * before[n].double() for n, value in values.items()}
     exact = not (training.momentum and round_index)
-    left_before = any(drop.round == round_index - 1 for drop in training.dropouts)  # there may have been no step then
+    left_before = training.may_miss(round_index - 1)  # there may have been no step then
     if not exact and earlier is not None and not left_before:
         past = {n: (earlier[n].double() - before[n].double()) / training.learning_rate for n in names}
         values, exact = {n: value - training.momentum * past[n] for n, value in values.items()}, True
@@ -198,7 +198,7 @@ def _own_gradient(knowledge: Knowledge, reading: Reading) -> dict[str, Gradient]
     A client that dropped out may or may not have been counted, so nothing can be subtracted then.
     """
     (me,), context, defense = knowledge.view.parties, reading.context, knowledge.defense
-    if any(drop.round == context.round for drop in knowledge.public.training.dropouts):
+    if knowledge.public.training.may_miss(context.round):
         return {}
     if me in reading.gradients:
         return {me: reading.gradients[me]}

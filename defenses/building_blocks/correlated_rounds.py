@@ -14,6 +14,7 @@ from leakboard.defenses.noise.calibration import gaussian_epsilon
 from leakboard.defenses.noise.correlated import (
     Floats,
     accumulated,
+    inverted,
     sensitivity,
     sensitivity_in_every_round,
     square_root,
@@ -66,6 +67,17 @@ class CorrelatedRounds(Clipped):
         me.state["noise"] = [drawn.float(), *before][: len(band) - 1]
         found: Floats = drawn.float().double().numpy()
         return found
+
+    def noise_over_rounds(self, public: Public, batch: int) -> Tensor | None:
+        """C^{-1} times the noise of the mean: that of z over the number of clients."""
+        if not self.noise:
+            return None
+        inverse = torch.from_numpy(inverted(self.coefficients(public), public.total_rounds + 1))
+        return inverse * self.mean_sigma(public, batch)
+
+    def mean_sigma(self, public: Public, batch: int) -> float:
+        """The noise of z on the mean over K clients; here that of one draw for their sum."""
+        return self.sigma(public, batch) / public.training.per_round
 
     def run_claims(self, public: Public) -> dict[str, Any]:
         """The epsilon of the run, and that of its first round alone, which has the least noise.

@@ -20,6 +20,7 @@ from leakboard.defenses.base import Noise, even_noise
 from leakboard.defenses.building_blocks.clipped import Clipped
 from leakboard.defenses.building_blocks.rotation import padded_size, rotate, unrotate
 from leakboard.defenses.building_blocks.secure_sum import SecureSum
+from leakboard.defenses.building_blocks.summed_codes import SharedNoise
 from leakboard.defenses.building_blocks.vectors import flat, shaped
 from leakboard.defenses.crypto.fixed_point import Floats, Integers
 from leakboard.defenses.crypto.stand_in import where
@@ -106,17 +107,17 @@ def centred(bits: int, totals: Integers) -> Integers:
     return found
 
 
-class IntegerShare(SecureSum, Clipped):
+class IntegerShare(SecureSum, SharedNoise, Clipped):
     """Clipped gradients, rotated, rounded to integers at random and noised with integers; only their sum is opened.
 
     1. Client: x = s H D g, with g the clipped gradient padded to d = 2^p values, D public signs and H the orthogonal
        Walsh-Hadamard matrix; z = floor(x + u) with u uniform; it masks z + noise modulo 2^b.
     2. Server: the sum modulo 2^b, in [-2^(b-1), 2^(b-1)), divided by s, rotated back, over K.
 
-    t - 1 clients' noises suffice for the budget, as in tp-smc. `sensitivity: record`: two gradients that differ by one
-    record, rounded with the same u, differ by the random rounding of x - x', which has norm S s. So `rounded_size`
-    bounds it but for a probability that delta pays for. `sensitivity: client` is Kairouz et al.'s setting: z itself is
-    drawn again until it is within the bound.
+    t - `spare` clients' noises suffice for the budget, as in tp-smc. `sensitivity: record`: two gradients that differ
+    by one record, rounded with the same u, differ by the random rounding of x - x', which has norm S s. So
+    `rounded_size` bounds it but for a probability that delta pays for. `sensitivity: client` is Kairouz et al.'s
+    setting: z itself is drawn again until it is within the bound.
     """
 
     law: ClassVar[Law]
@@ -139,9 +140,9 @@ class IntegerShare(SecureSum, Clipped):
         """The release of one round, with clients' batches of this size."""
         bound = self.clip if self.clip is not None else self.value_range
         beta = self._rounding_delta(public) if self.sensitivity == "record" else REDRAWN
-        count, honest = self.code_count(public), self.least_honest(public)
+        count, certain = self.code_count(public), self.certain_shares(public)
         given = (bound, self.size(batch), self.bits, self.deviations, beta)
-        return Lattice(self.law, count, public.training.per_round, honest - 1, *given)
+        return Lattice(self.law, count, public.training.per_round, certain, *given)
 
     def _rounding_delta(self, public: Public) -> float:
         """A record's rounding may exceed its bound in each round that counts: what one of them may take of delta."""
@@ -246,7 +247,7 @@ class IntegerShare(SecureSum, Clipped):
             return {"dp_holds": False, "reason": "all noise is switched off"}
         batch, senders, times = public.training.batch_size, self.fewest_senders(public), self.compositions(public)
         share, honest = self.share_sigma(public, batch), self.least_honest(public)
-        mu = self.size(batch) / (share * math.sqrt(honest - 1))
+        mu = self.size(batch) / (share * math.sqrt(self.certain_shares(public)))
         found = self.budget_claims(public, mu) | {
             "sigma_share": share,
             "honest_clients": honest,

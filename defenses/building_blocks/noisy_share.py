@@ -10,7 +10,7 @@ from pydantic import Field
 
 from leakboard.defenses.base import Noise, even_noise
 from leakboard.defenses.building_blocks.clipped import Clipped
-from leakboard.defenses.building_blocks.summed_codes import SummedGradient, encoded
+from leakboard.defenses.building_blocks.summed_codes import SharedNoise, SummedGradient, encoded
 from leakboard.defenses.building_blocks.vectors import flat
 from leakboard.defenses.crypto.fixed_point import FixedPoint, Floats, Integers
 from leakboard.defenses.noise.calibration import composed_epsilon, gaussian_epsilon
@@ -19,12 +19,12 @@ from leakboard.federation.settings import Public
 from leakboard.federation.transcript import Observation
 
 
-class NoisyShare(SummedGradient, Clipped):
-    """A clipped gradient plus N(0, S^2 sigma^2 / (t - 1)) with sigma = 1 / mu(epsilon, delta), in fixed point.
+class NoisyShare(SharedNoise, SummedGradient, Clipped):
+    """A clipped gradient plus N(0, S^2 sigma^2 / (t - m)) with sigma = 1 / mu(epsilon, delta), in fixed point.
 
-    t is the minimum number of honest clients: the sum over all clients carries at least S^2 sigma^2 even after K - t
-    colluders subtracted their own noise. Codes represent values within +-(B + 6 standard deviations); larger values
-    saturate.
+    t is the minimum number of honest clients and m (`spare`) the number that may be missing: the sum over all others
+    carries at least S^2 sigma^2 even after K - t colluders subtracted their own noise. Codes represent values within
+    +-(B + 6 standard deviations); larger values saturate.
     """
 
     code_bits: ClassVar[int]
@@ -37,8 +37,8 @@ class NoisyShare(SummedGradient, Clipped):
         return FixedPoint(self.code_bits, bound + 6 * self.share_sigma(public, batch))
 
     def share_sigma(self, public: Public, batch: int) -> float:
-        """The standard deviation of one client's noise: S sigma / sqrt(t - 1)."""
-        return self.sigma(public, batch) / math.sqrt(self.least_honest(public) - 1)
+        """The standard deviation of one client's noise: S sigma / sqrt(t - m)."""
+        return self.sigma(public, batch) / math.sqrt(self.certain_shares(public))
 
     def codes(self, me: Party) -> Integers:
         """Client: clip, add its share of the noise, quantise."""
@@ -64,7 +64,7 @@ class NoisyShare(SummedGradient, Clipped):
         if not self.noise:
             return self.base_claims(public, math.inf)
         share = self.share_sigma(public, batch)
-        found = self.base_claims(public, self.shift(public, batch) / (share * math.sqrt(self.least_honest(public) - 1)))
+        found = self.base_claims(public, self.shift(public, batch) / (share * math.sqrt(self.certain_shares(public))))
         found |= {"sigma_share": share, "honest_clients": self.least_honest(public), **self.holds()}
         if self.clip is not None:
             shares = {"server": senders, "client": senders - 1, "server+keys": 1}

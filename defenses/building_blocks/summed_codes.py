@@ -76,13 +76,18 @@ class SummedCodes(Defense):
     def enough(self, public: Public, clients: int) -> bool:
         """Whether a sum over this many clients may be decrypted: over fewer than t it would reveal too much about each.
 
-        If the noise relies on t - 1 honest shares besides K - t colluders, at most one client may be missing.
+        Noise that relies on `certain_shares` honest shares besides K - t colluders allows only so many to be missing.
         """
-        least = public.training.per_round - 1 if getattr(self, "noise", False) else self.needed(public)
+        spare = self.least_honest(public) - self.certain_shares(public)
+        least = public.training.per_round - spare if getattr(self, "noise", False) else self.needed(public)
         return clients >= max(self.least_honest(public), least)
 
+    def certain_shares(self, public: Public) -> int:
+        """How many honest clients' noises are in every sum that is opened: t - 1, so that one client may be missing."""
+        return self.least_honest(public) - 1
+
     def missing_before_update(self, public: Public) -> dict[int, set[int]]:
-        """The clients that drop out before they send their update, by round."""
+        """The clients that are known to drop out before they send their update, by round."""
         steps = [step.name for step in self.protocol()]
         before, found = steps[: steps.index("update") + 1], dict[int, set[int]]()
         for drop in public.training.dropouts:
@@ -93,10 +98,12 @@ class SummedCodes(Defense):
     def fewest_senders(self, public: Public) -> int:
         """The least number of updates in a sum that may be opened, and so of noises: K without those that drop out.
 
-        Some of them may not be among the participants of their round, so fewer than all may be missing.
+        Some of them may not be among the participants of their round, so fewer than all may be missing. Where clients
+        are missing at a rate, any number may be.
         """
         clients = public.training.per_round
         most = max(map(len, self.missing_before_update(public).values()), default=0)
+        most = clients if public.training.misses_at_random else most
         opened = (clients - missing for missing in range(1, most + 1) if self.enough(public, clients - missing))
         return min(opened, default=clients)
 
@@ -163,6 +170,28 @@ class SummedCodes(Defense):
             for owner, left in remainder({AGGREGATE: whole, **single}, senders, context.batch_size).items():
                 found.setdefault(owner, ({}, left.clients))[0][part] = left.values
         return found
+
+
+class SharedNoise(SummedCodes):
+    """Sums with noise of which each client adds a share: t - `spare` of the shares have to suffice."""
+
+    spare: int = Field(
+        1, ge=1, le=100_000, description="how many clients may be missing from a noisy sum; more need larger shares"
+    )
+
+    def certain_shares(self, public: Public) -> int:
+        """t - spare: what is left of K noises if K - t clients collude and `spare` others are missing."""
+        return self.least_honest(public) - self.spare
+
+    def check(self, public: Public) -> None:
+        """At least one share must be left."""
+        super().check(public)
+        if self.certain_shares(public) < 1:
+            honest = self.least_honest(public)
+            raise UserError(
+                f"The defense '{self.name}' needs spare to be less than its {honest} honest clients; "
+                f"given: {self.spare}."
+            )
 
 
 def remainder(gradients: dict[str, Gradient], senders: set[str], batch: int) -> dict[str, Gradient]:

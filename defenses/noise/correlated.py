@@ -64,12 +64,30 @@ def deviations(band: Floats, rounds: int) -> Floats:
     >>> deviations(np.array([1.0, 0.5]), 3).round(3)
     array([1.   , 1.118, 1.146])
     """
-    inverse = np.zeros(rounds)
-    inverse[0] = 1.0
+    found: Floats = np.sqrt(np.cumsum(np.square(_inverse(band, rounds))))
+    return found
+
+
+def inverted(band: Floats, rounds: int) -> Floats:
+    """C^{-1} (rounds, rounds): how n follows from z.
+
+    >>> inverted(np.array([1.0, 0.5]), 3)
+    array([[ 1.  ,  0.  ,  0.  ],
+           [-0.5 ,  1.  ,  0.  ],
+           [ 0.25, -0.5 ,  1.  ]])
+    """
+    lags = np.arange(rounds)[:, None] - np.arange(rounds)
+    found: Floats = np.where(lags < 0, 0.0, _inverse(band, rounds)[lags])
+    return found
+
+
+def _inverse(band: Floats, rounds: int) -> Floats:
+    """The coefficients of C^{-1} by lag."""
+    found = np.zeros(rounds)
+    found[0] = 1.0
     for lag in range(1, rounds):
-        near = inverse[max(0, lag - len(band) + 1) : lag]
-        inverse[lag] = -float(near @ band[1 : len(near) + 1][::-1])
-    found: Floats = np.sqrt(np.cumsum(np.square(inverse)))
+        near = found[max(0, lag - len(band) + 1) : lag]
+        found[lag] = -float(near @ band[1 : len(near) + 1][::-1])
     return found
 
 

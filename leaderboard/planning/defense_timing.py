@@ -46,7 +46,8 @@ def with_defenses(plan: Plan, seconds: dict[str, float]) -> dict[str, float]:
 def round_seconds(defense: Defense, public: Public) -> float:
     """CPU seconds of one round with one thread, without its set-up; the second of two tries, when all is loaded."""
     clients, size = min(public.training.per_round, CLIENTS), public.training.batch_size
-    settings = {"clients": clients, "participants": None, "rounds": 1, "epochs": None, "dropouts": ()}
+    whole = {"dropouts": (), "dropout": 0.0, "late": 0.0}
+    settings = {"clients": clients, "participants": None, "rounds": 1, "epochs": None, **whole}
     small = public.model_copy(
         update={
             "training": public.training.model_copy(update=settings),

@@ -17,6 +17,7 @@ from leakboard.attacks.reconstruction.prior import Prior
 from leakboard.contract.worlds import World, make_world
 from leakboard.defenses.base import Gradient
 from leakboard.defenses.fedsgd import FedSGD
+from leakboard.defenses.soteria import Soteria
 from leakboard.federation.payload import Parameters
 from leakboard.federation.settings import Public
 from leakboard.federation.task import task_of
@@ -201,6 +202,23 @@ def test_the_adaptive_form_does_to_candidates_what_the_defense_does(world: World
     assert not torch.equal(*(attack.reconstruct(against, given(sent)).images[0] for attack in (plain, adaptive)))
     without = (attack.reconstruct(knowledge, given(sent)).images[0] for attack in (plain, adaptive))
     assert torch.equal(*without), "fedsgd does nothing to imitate"
+
+
+def test_imitating_the_zeroed_columns_breaks_soteria() -> None:
+    """The known adaptive attack (Balunovic et al. 2022). Plain matching ends below a guess, imitation above it."""
+    scheme = Soteria(directions=8)
+    world = make_world(scheme, model="convnet", model_parameters={"width": 8}, rounds=1, targets=1, auxiliary=50)
+    knowledge, target = Knowledge(world.view("server"), scheme, world.auxiliary, 3), world.shards["client:0"].images[:1]
+    asked = ReconstructionTask("first", 0, 1, 1, None, (1,))
+    guess, plain, adaptive = (
+        float(psnr(torch.cat(attack.reconstruct(knowledge, asked).images), target))
+        for attack in (
+            Prior(),
+            InvertingGradients(iterations=400, tv=0.03),
+            InvertingGradients(iterations=400, tv=0.03, mimic=True),
+        )
+    )
+    assert plain < guess < guess + 2 < adaptive
 
 
 def test_a_zero_gradient_is_flagged(world: World) -> None:

@@ -169,9 +169,27 @@ def test_noise_alone_teaches_it_nothing() -> None:
     assert float((found - prior).mean()) < 0.5
 
 
-def test_it_learns_through_the_pruning_that_a_client_does() -> None:
-    found, prior, _ = attacked(world_of(defense("grad-prune"), targets=4), ATTACK)
+@pytest.mark.parametrize("name", ["grad-prune", "top-k"])
+def test_it_learns_through_the_pruning_that_a_client_does(name: str) -> None:
+    """The known attack against compression (Wu et al. 2023): top-k sends 1 % of its values, with error feedback."""
+    found, prior, _ = attacked(world_of(defense(name), targets=4), ATTACK)
     assert float((found - prior).mean()) > 1
+
+
+def test_signs_are_inverted_by_who_knows_the_label() -> None:
+    """The label is what signs hide (`labels_of` is wrong for them); without feedback nothing else is hidden."""
+    scheme = defense("sign", feedback=False)
+    world = make_world(scheme, model="convnet", model_parameters={"width": 8}, rounds=1, targets=2, auxiliary=300)
+    truth = world.shards["client:0"].select(torch.arange(2))
+    told = tuple(truth.labels[:, None])
+    answer = ATTACK.reconstruct(
+        Knowledge(world.view("server"), scheme, world.auxiliary, 1), ReconstructionTask("first", 0, 2, 1, told, (1, 1))
+    )
+    found, prior = (
+        psnr(x, truth.images)
+        for x in (torch.cat(answer.images), world.auxiliary.images.mean(0).expand_as(truth.images))
+    )
+    assert bool((found > prior + 3).all()), (found, prior)
 
 
 def test_without_time_it_guesses_and_says_so() -> None:

@@ -7,10 +7,12 @@ from typing import Self
 
 import pytest
 import torch
+from torch import Tensor
 
 from leakboard.contract import Rule, apply
 from leakboard.contract import imitation as rules
 from leakboard.defenses.base import Defense, Gradient, JointNoise, Noise, Transform, even_noise
+from leakboard.defenses.ddp_mf import DdpMf
 from leakboard.defenses.fedsgd import FedSGD
 from leakboard.defenses.ldp import Ldp
 from leakboard.defenses.secagg import SecAgg
@@ -120,6 +122,14 @@ class Uncounted(SecAgg):
         return {owner: (parts, 1) for owner, (parts, _) in super().open_updates(observation, public).items()}
 
 
+class Louder(DdpMf):
+    """Says twice the noise that it adds."""
+
+    def noise_over_rounds(self, public: Public, batch: int) -> Tensor | None:
+        found = super().noise_over_rounds(public, batch)
+        return None if found is None else 2 * found
+
+
 @pytest.mark.parametrize(
     ("defense", "rule", "sentence"),
     [
@@ -128,6 +138,7 @@ class Uncounted(SecAgg):
         (Nobody(), rules.check_noise_scale_agrees_with_drawn_noise, "of whom `read` finds no gradient"),
         (TooBounded(), rules.check_noise_scale_agrees_with_drawn_noise, "larger than its `bound`"),
         (Correlated(), rules.check_joint_noise_agrees_with_drawn_noise, "it says 0.50"),
+        (Louder(), rules.check_noise_over_rounds_agrees_with_noise_scale, "`noise_scale` says"),
         (Mixes(), rules.check_mimic_is_a_function_of_gradients, "each must be treated on its own"),
         (Cuts(), rules.check_mimic_records_is_a_function_of_gradients, "No derivative goes through it"),
         (Draws(), rules.check_mimic_is_a_function_of_gradients, "two different values"),
@@ -147,5 +158,5 @@ def test_a_hook_that_says_something_else_is_found(defense: Defense, rule: Rule, 
 def test_a_defense_without_hooks_is_asked_for_none() -> None:
     names = [name for name in vars(rules) if name.startswith("check_") and "simulate" not in name]
     results = [apply(getattr(rules, name), FedSGD()) for name in names]
-    assert len(results) == 7
+    assert len(results) == 8
     assert {result.outcome for result in results} == {"not applicable"}

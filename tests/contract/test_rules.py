@@ -36,6 +36,7 @@ APPLIES = {
     "check_mimic_records_is_a_function_of_gradients": "ldp",
     "check_noise_scale_agrees_with_drawn_noise": "ldp",
     "check_joint_noise_agrees_with_drawn_noise": "mp-dp",
+    "check_noise_over_rounds_agrees_with_noise_scale": "ddp-mf",
     "check_open_updates_agree_with_the_reading": "secagg",
     "check_a_deviating_server_keeps_the_form": "mp-dp",
     "check_goes_on_from_a_snapshot_of_every_round": "fedsgd",
@@ -140,6 +141,7 @@ def test_plugins_of_other_kinds_keep_the_rules_for_all(kind: str) -> None:
 
 #: attacks on one kind of scheme, and a defense that they work on
 HOMES = {
+    "correlated-noise": "ddp-mf",
     "extraction": "mp-dp",
     "phi-inversion": "mp-dp",
     "phi-membership": "mp-dp",

@@ -12,7 +12,7 @@ from leakboard.contract.checking import Broken, NotApplicable
 from leakboard.contract.draws import Draw, draws
 from leakboard.contract.overflow import vector
 from leakboard.contract.worlds import make_world, world_of
-from leakboard.defenses.base import Defense, Gradient, Transform
+from leakboard.defenses.base import AGGREGATE, Defense, Gradient, Transform
 from leakboard.federation.payload import Parameters, Payload, leaves
 from leakboard.federation.transcript import Observation
 
@@ -102,6 +102,24 @@ def check_joint_noise_agrees_with_drawn_noise(defense: Defense) -> None:
             said = torch.cat([_expected(p, a, b) for p in pairs]).mean()
             if abs(float(drawn - said)) > CORRELATION_TOLERANCE:
                 raise Broken(f"The noise of '{one}' and '{two}' has the correlation {drawn:.2f}; it says {said:.2f}.")
+
+
+def check_noise_over_rounds_agrees_with_noise_scale(defense: Defense) -> None:
+    """`noise_over_rounds` has a row per round and one more, and the deviation of a sum's noise where both are named."""
+    _overrides(defense, "noise_over_rounds")
+    world = world_of(defense)
+    public = world.outcome.public
+    mixing = defense.noise_over_rounds(public, public.training.batch_size)
+    if mixing is None:
+        raise NotApplicable("with these parameters rounds are independent.")
+    if mixing.ndim != 2 or len(mixing) != public.total_rounds + 1 or not bool(mixing.isfinite().all()):
+        raise Broken(f"It must have {public.total_rounds + 1} rows of finite numbers; given: {tuple(mixing.shape)}.")
+    for observation in world.view("server").of_kind("train"):
+        law = defense.noise_scale(observation, public).get(AGGREGATE)
+        if law is not None:
+            said, known = float(mixing[observation.context.round].norm()), float(vector(law.deviation).mean())
+            if abs(said - known) > 1e-3 * known:
+                raise Broken(f"In round {observation.context.round} it gives {said:g}; `noise_scale` says {known:g}.")
 
 
 def check_open_updates_agree_with_the_reading(defense: Defense) -> None:

@@ -44,6 +44,7 @@ SCHEMES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("mp-dp", {}),
     ("mp", {}),
     ("hybridalpha", {"keys": "shared", "sample_values": 0}),
+    ("ddp-mf", {}),
 )
 #: a deadline that was over when the machine started, so no clock decides anything
 LONG_AGO = 0.0
