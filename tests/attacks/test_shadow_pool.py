@@ -224,6 +224,17 @@ def test_a_model_that_another_process_is_training_is_left_to_it(
     assert torch.equal(before.signals.final, after.signals.final)
 
 
+def test_the_threads_of_a_process_change_no_bit(tmp_path: Path) -> None:
+    """The shape matters: two threads divide products of 6 rows otherwise than one does."""
+    world = make_world(FedSGD(), model_parameters={"hidden": [16]}, rounds=4, batch_size=6)
+    found = []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        found.append(shadow_pool(knowledge(world), world.unseen, 2, online=False, folder=tmp_path / str(threads)))
+        assert torch.get_num_threads() == threads
+    assert all(torch.equal(found[0].signals.logits[m], found[1].signals.logits[m]) for m in found[0].signals.logits)
+
+
 def test_two_processes_fill_one_pool(trainings: list[int], tmp_path: Path) -> None:
     two = train_shadows(knowledge(), WORLD.unseen, 4, online=False, workers=2, folder=tmp_path / "two")
     assert trainings == []  # all were trained in other processes
