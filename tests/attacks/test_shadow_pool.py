@@ -32,7 +32,7 @@ from leakboard.attacks.membership.building_blocks.shadows import (
 from leakboard.contract.worlds import World, make_world
 from leakboard.core.errors import Unsupported
 from leakboard.core.files import locked
-from leakboard.core.registry import ROOT
+from leakboard.core.registry import IMPORT_ROOT, ROOT
 from leakboard.datasets.base import LabelledImages
 from leakboard.defenses.base import Defense
 from leakboard.defenses.cdp import Cdp
@@ -180,7 +180,7 @@ shadow_pool(replace(knowledge(), progress=progress), WORLD.unseen, 4, online=Fal
 
 @pytest.mark.slow
 def test_a_killed_pool_continues_where_it_stopped(trainings: list[int], tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (IMPORT_ROOT, ROOT)))}
     child = subprocess.Popen(
         [sys.executable, "-c", CHILD, str(tmp_path / "killed")], stdout=subprocess.PIPE, text=True, env=environment
     )

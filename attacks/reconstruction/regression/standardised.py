@@ -51,9 +51,10 @@ class GaussianImages:
     def coordinates(self, change: Tensor) -> Tensor:
         """U^T applied to a change of an image (C, H, W): its lengths (D,) along the directions."""
         flat = change.flatten()
-        if self._reflections is None:
-            return self._directions.T @ flat
-        return self._reflected(flat, transpose=True).flip(0)
+        if self._reflections is not None:
+            return self._reflected(flat, transpose=True).flip(0)
+        found: Tensor = self._directions.T @ flat
+        return found
 
     def latent(self, image: Tensor) -> Tensor:
         """Image (C, H, W) to latent (D,)."""
