@@ -14,7 +14,8 @@ run: $(VENV)/.installed  ## set up and run the suite `quick`: a table and a page
 	$(BIN)/python run_benchmark.py
 
 # Each worker starts with a run of neighbours, so what a file shares is made once; who is done first takes from others.
-PYTEST := $(BIN)/pytest -n auto --dist worksteal
+# Compiled tests are kept also where the environment says otherwise: else each worker of each call rewrites all asserts.
+PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest -n auto --dist worksteal
 
 test: $(VENV)/.installed-dev  ## set up and run the tests, but for the slow ones
 	$(PYTEST) -m 'not slow'

@@ -32,7 +32,7 @@ from leakboard.attacks.membership.building_blocks.shadows import (
 from leakboard.contract.worlds import World, make_world
 from leakboard.core.errors import Unsupported
 from leakboard.core.files import locked
-from leakboard.core.registry import ROOT
+from leakboard.core.registry import IMPORT_ROOT, ROOT
 from leakboard.datasets.base import LabelledImages
 from leakboard.defenses.base import Defense
 from leakboard.defenses.cdp import Cdp
@@ -180,7 +180,7 @@ shadow_pool(replace(knowledge(), progress=progress), WORLD.unseen, 4, online=Fal
 
 @pytest.mark.slow
 def test_a_killed_pool_continues_where_it_stopped(trainings: list[int], tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (IMPORT_ROOT, ROOT)))}
     child = subprocess.Popen(
         [sys.executable, "-c", CHILD, str(tmp_path / "killed")], stdout=subprocess.PIPE, text=True, env=environment
     )
@@ -222,6 +222,17 @@ def test_a_model_that_another_process_is_training_is_left_to_it(
     assert len(trainings) == 4 + 3
     assert torch.equal(before.member, after.member)
     assert torch.equal(before.signals.final, after.signals.final)
+
+
+def test_the_threads_of_a_process_change_no_bit(tmp_path: Path) -> None:
+    """The shape matters: two threads divide products of 6 rows otherwise than one does."""
+    world = make_world(FedSGD(), model_parameters={"hidden": [16]}, rounds=4, batch_size=6)
+    found = []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        found.append(shadow_pool(knowledge(world), world.unseen, 2, online=False, folder=tmp_path / str(threads)))
+        assert torch.get_num_threads() == threads
+    assert all(torch.equal(found[0].signals.logits[m], found[1].signals.logits[m]) for m in found[0].signals.logits)
 
 
 def test_two_processes_fill_one_pool(trainings: list[int], tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import torch
 
 from leakboard.contract import apply
 from leakboard.contract.snapshots import check_goes_on_from_a_snapshot_of_every_round
-from leakboard.contract.worlds import digits, make_public
+from leakboard.contract.worlds import digits, make_public, really_encrypts
 from leakboard.core.errors import UserError
 from leakboard.core.seeds import derive_seed
 from leakboard.defenses.base import Defense
@@ -68,7 +68,8 @@ class Setting:
 
 def setting_of(defense: Defense, **training: Any) -> Setting:
     """Two of three clients take part in a round, or all of them where the scheme needs that."""
-    whole = make_public(defense, DATA, model_parameters={"hidden": [4]}, rounds=ROUNDS, shard=SHARD)
+    network: dict[str, object] = {"hidden": [2 if really_encrypts(defense) else 4]}
+    whole = make_public(defense, DATA, model_parameters=network, rounds=ROUNDS, shard=SHARD)
     some = whole.model_copy(update={"training": whole.training.model_copy(update={"participants": 2, **training})})
     try:
         defense.check(some)

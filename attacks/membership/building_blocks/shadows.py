@@ -39,6 +39,7 @@ from leakboard.core.files import keep_tensors, kept_tensors, locked
 from leakboard.core.memory import keep_freed_memory
 from leakboard.core.seeds import derive_seed, digest_of
 from leakboard.core.sources import source_digests
+from leakboard.core.threads import one_thread
 from leakboard.datasets.base import LabelledImages
 from leakboard.federation.payload import Parameters, raw_bytes
 from leakboard.federation.settings import Moment, ObservedRounds
@@ -293,13 +294,17 @@ def _model(
 
 
 def _trained(knowledge: Knowledge, pool: ShadowPool, member: Tensor, seed: int, precision: Precision) -> Signals:
-    """The signals of a model that learned these records, on all records of the pool."""
+    """The signals of a model that learned these records, on all records of the pool.
+
+    On one thread, whatever the process has: processes with other numbers of threads share the cache.
+    """
     observed = _observed(knowledge)
     data = pool.records.select(member.nonzero().squeeze(1))
     observe = ObservedRounds(rounds=observed, targets=1)
-    mixed = precision == "bfloat16"
-    view = train_shadow(knowledge.defense, knowledge.public, data, knowledge.view.threat, seed, observe, mixed=mixed)
-    return read_signals(replace(knowledge, view=view), pool.records, observed)
+    defense, public, threat, mixed = knowledge.defense, knowledge.public, knowledge.view.threat, precision == "bfloat16"
+    with one_thread():
+        view = train_shadow(defense, public, data, threat, seed, observe, mixed=mixed)
+        return read_signals(replace(knowledge, view=view), pool.records, observed)
 
 
 def _observed(knowledge: Knowledge) -> tuple[Moment, ...]:

@@ -22,24 +22,49 @@ WARM_UP = 10
 
 
 class GaussianImages:
-    """Auxiliary images as x = mean + U S z with z ~ N(0, I): the directions U and deviations S of a PCA."""
+    """Auxiliary images as x = mean + U S z with z ~ N(0, I): the directions U (D, D) and deviations S (D,) of a PCA.
+
+    N images of D > N pixels span at most N directions. The others all have the same deviation, that of the floor, so
+    any basis of them will do. U is then a product of N reflections, and the covariance (D, D) is never built: for
+    64 x 64 pixels in colour its eigenvectors alone would take minutes and 600 MB. The largest deviations come last.
+    """
 
     def __init__(self, images: Tensor, floor: float = 1e-3) -> None:
         data = images.flatten(1)
         self.shape, self.mean = images.shape[1:], data.mean(0)
-        spread = torch.cov(data.T)
-        values, self.directions = torch.linalg.eigh(spread)
+        count, size = data.shape
+        if count < size:
+            _, spread, directions = torch.linalg.svd(data - self.mean, full_matrices=False)
+            values = torch.cat([spread.square() / (count - 1), data.new_zeros(size - count)]).flip(0)
+            self._reflections: tuple[Tensor, Tensor] | None = torch.geqrf(directions.T)
+        else:
+            values, self._directions = torch.linalg.eigh(torch.cov(data.T))
+            self._reflections = None
         self.deviations = (values.clamp(min=0) + floor * values.clamp(min=0).mean()).sqrt()
 
     def image(self, z: Tensor) -> Tensor:
         """Latent (D,) to image (C, H, W)."""
-        flat: Tensor = self.mean + self.directions @ (self.deviations * z)
-        return flat.view(self.shape)
+        scaled = self.deviations * z
+        along = self._directions @ scaled if self._reflections is None else self._reflected(scaled.flip(0))
+        return (self.mean + along).view(self.shape)
+
+    def coordinates(self, change: Tensor) -> Tensor:
+        """U^T applied to a change of an image (C, H, W): its lengths (D,) along the directions."""
+        flat = change.flatten()
+        if self._reflections is not None:
+            return self._reflected(flat, transpose=True).flip(0)
+        found: Tensor = self._directions.T @ flat
+        return found
 
     def latent(self, image: Tensor) -> Tensor:
         """Image (C, H, W) to latent (D,)."""
-        found: Tensor = (self.directions.T @ (image.flatten() - self.mean)) / self.deviations
-        return found
+        return self.coordinates(image - self.mean.view(self.shape)) / self.deviations
+
+    def _reflected(self, vector: Tensor, *, transpose: bool = False) -> Tensor:
+        """U, its largest deviations first, or its transpose, applied to a vector (D,): a product of reflections."""
+        assert self._reflections is not None
+        found: Tensor = torch.ormqr(*self._reflections, vector[:, None], transpose=transpose)
+        return found[:, 0]
 
 
 @dataclass(frozen=True)
@@ -107,7 +132,7 @@ def matched(
         objective = cost + weight * float(z.square().mean())
         if objective < least:
             best, least = z, objective
-        slope = prior.deviations * (prior.directions.T @ along.flatten()) + 2 * weight / len(z) * z
+        slope = prior.deviations * prior.coordinates(along) + 2 * weight / len(z) * z
         if not bool(slope.isfinite().all()):
             break
         first, second = 0.9 * first + 0.1 * slope, 0.99 * second + 0.01 * slope.square()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from leakboard.contract.checking import Broken
-from leakboard.contract.worlds import NoWorld, make_world, world_of
+from leakboard.contract.worlds import NoWorld, make_world, network_for, world_of
 from leakboard.defenses.base import Defense
 from leakboard.federation.task import task_of
 
@@ -38,7 +38,7 @@ def check_the_same_seed_gives_the_same_run(defense: Defense) -> None:
     world = world_of(defense)
     torch.manual_seed(1)
     torch.rand(3)  # whoever draws from the global state draws something else now
-    again = make_world(defense, model_parameters={"hidden": [8]})
+    again = make_world(defense, model_parameters=network_for(defense))
     differ = [name for name, value in world.outcome.model.items() if not torch.equal(value, again.outcome.model[name])]
     if differ:
         raise Broken(f"Two runs with one seed trained different models: '{differ[0]}' differs.")
@@ -47,8 +47,8 @@ def check_the_same_seed_gives_the_same_run(defense: Defense) -> None:
 def check_the_reading_is_whole(defense: Defense) -> None:
     """`interpret` gives one reading per observation, in the same order."""
     for threat in ("server", "client"):
-        view = world_of(defense).view(threat)
-        found = [reading.context for reading in defense.interpret(view)]
+        world = world_of(defense)
+        view, found = world.view(threat), [reading.context for reading in world.readings(threat)]
         if found != [observation.context for observation in view.observations]:
             raise Broken(f"The view '{threat}' has {len(view.observations)} observations; readings: {len(found)}.")
 
@@ -58,7 +58,7 @@ def check_readings_have_the_form_of_gradients(defense: Defense) -> None:
     world = world_of(defense)
     expected = task_of(world.outcome.public).initial(0)
     names = set(task_of(world.outcome.public).parameter_names)
-    for reading in defense.interpret(world.view("server+keys")):
+    for reading in world.readings("server+keys"):
         for owner, gradient in reading.gradients.items():
             if gradient.values.keys() != names:
                 odd = sorted(gradient.values.keys() ^ names)[0]

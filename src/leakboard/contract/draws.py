@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from leakboard.contract.checking import NotApplicable
 from leakboard.contract.poison import starting_from
-from leakboard.contract.worlds import world_of
+from leakboard.contract.worlds import really_encrypts, world_of
 from leakboard.defenses.base import Defense, Gradient, JointNoise, Noise
-from leakboard.defenses.building_blocks.encrypted import Encrypted
 from leakboard.federation.rounds import Federation
 from leakboard.federation.task import task_of
 from leakboard.federation.view import make_view, parse_threat
@@ -29,7 +28,7 @@ class Draw:
 
 def draws(defense: Defense, threat: str) -> list[tuple[Draw, Draw]]:
     """Pairs of draws of one round in which every client uses all its records."""
-    if isinstance(defense, Encrypted) and defense.crypto == "real":
+    if really_encrypts(defense):
         raise NotApplicable("encryption changes no noise, and takes minutes: see `crypto: sampled`.")
     world = world_of(defense, shard=4, rounds=1, batch_size=4, targets=1)
     public = world.outcome.public

@@ -11,7 +11,7 @@ from torch import Tensor
 from leakboard.contract.checking import Broken, NotApplicable
 from leakboard.contract.draws import Draw, draws
 from leakboard.contract.overflow import vector
-from leakboard.contract.worlds import make_world, world_of
+from leakboard.contract.worlds import make_world, network_for, world_of
 from leakboard.defenses.base import AGGREGATE, Defense, Gradient, Transform
 from leakboard.federation.payload import Parameters, Payload, leaves
 from leakboard.federation.transcript import Observation
@@ -129,8 +129,9 @@ def check_open_updates_agree_with_the_reading(defense: Defense) -> None:
     public = world.outcome.public
     for threat in ("server", "server+keys", "server+clients:1"):
         view = world.view(threat)
+        readings = {reading.context: reading.gradients for reading in world.readings(threat)}
         for observation in view.of_kind("train") + view.of_kind("probe"):
-            read = defense.read(observation, public).gradients
+            read = readings[observation.context]
             first, second = (defense.open_updates(observation, public) for _ in range(2))
             for owner, (parts, clients) in first.items():
                 if owner not in read or read[owner].clients != clients:
@@ -147,7 +148,7 @@ def check_a_deviating_server_keeps_the_form(defense: Defense) -> None:
         raise NotApplicable("with these parameters it knows no such strategy.")
     if type(deviating) is not type(defense):
         raise Broken(f"It must be a copy by `model_copy`; given: {type(deviating).__name__}.")
-    honest, other = world_of(defense), make_world(deviating, model_parameters={"hidden": [8]})
+    honest, other = world_of(defense), make_world(deviating, model_parameters=network_for(defense))
     for one, two in zip(honest.view("client").observations, other.view("client").observations, strict=True):
         if not _alike(_messages(one), _messages(two)):
             raise Broken(f"In round {one.context.round} a client gets messages of another form.")
@@ -156,7 +157,7 @@ def check_a_deviating_server_keeps_the_form(defense: Defense) -> None:
 def check_a_rehearsal_trains_the_same_model(defense: Defense) -> None:
     """`rehearsal` gives a defense that trains the very same model."""
     _overrides(defense, "rehearsal")
-    found = make_world(defense.rehearsal(), model_parameters={"hidden": [8]}).outcome.model
+    found = make_world(defense.rehearsal(), model_parameters=network_for(defense)).outcome.model
     for name, value in world_of(defense).outcome.model.items():
         if not torch.equal(value, found[name]):
             raise Broken(f"'{name}' of the trained model differs.")
@@ -175,8 +176,7 @@ def _check_transforms(defense: Defense, hook: str) -> None:
     world = world_of(defense)
     seen: list[Gradient] = []
     for threat in ("server", "server+keys"):
-        readings = defense.interpret(world.view(threat))
-        seen += [gradient for reading in readings for gradient in reading.gradients.values()]
+        seen += [gradient for reading in world.readings(threat) for gradient in reading.gradients.values()]
     found = [(made, g) for g in seen[:6] if (made := getattr(defense, hook)(g, world.outcome.public)) is not None]
     if not found:
         raise NotApplicable("with these parameters it says that nothing is done.")

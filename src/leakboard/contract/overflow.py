@@ -13,10 +13,9 @@ from torch import Tensor
 
 from leakboard.contract.checking import Broken, NotApplicable
 from leakboard.contract.poison import HUGE, overflowing, starting_from
-from leakboard.contract.worlds import World, world_of
+from leakboard.contract.worlds import World, really_encrypts, world_of
 from leakboard.datasets.base import LabelledImages
 from leakboard.defenses.base import Defense
-from leakboard.defenses.building_blocks.encrypted import Encrypted
 from leakboard.federation.payload import Parameters, Payload
 from leakboard.federation.rounds import Federation, Outcome
 from leakboard.federation.settings import ObservedRounds, Public
@@ -107,7 +106,7 @@ class Poison:
     @classmethod
     def of(cls, defense: Defense) -> Poison:
         """The federation of a defense."""
-        if isinstance(defense, Encrypted) and defense.crypto == "real":
+        if really_encrypts(defense):
             raise NotApplicable("encryption changes no value, and takes minutes: see `crypto: sampled`.")
         world = world_of(defense, shard=4, rounds=1, batch_size=4, targets=1)
         return cls(world, overflowing(world.outcome.public, world.shards["client:0"], torch.arange(4) == RECORD))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -16,7 +17,8 @@ from leakboard.core.seeds import derive_seed
 from leakboard.datasets.base import ImagePool, LabelledImages
 from leakboard.datasets.digits import Digits
 from leakboard.datasets.loading import load_pool
-from leakboard.defenses.base import Defense
+from leakboard.defenses.base import Defense, Reading
+from leakboard.defenses.building_blocks.encrypted import Encrypted
 from leakboard.federation.payload import leaves, raw_bytes
 from leakboard.federation.rounds import Federation, Outcome
 from leakboard.federation.settings import ObservedRounds, Public, Training, client_name
@@ -27,9 +29,9 @@ from leakboard.federation.view import View, make_view, parse_threat
 THREATS = ("server", "server+keys", "server+clients:1", "server+clients:2", "client")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class World:
-    """A finished federation with all its secrets, and records that nobody trained on."""
+    """A finished federation with all its secrets, and records that nobody trained on. It is equal to itself alone."""
 
     defense: Defense
     outcome: Outcome
@@ -48,6 +50,15 @@ class World:
             self.outcome.secrets,
             self.shards,
         )
+
+    def readings(self, threat: str) -> tuple[Reading, ...]:
+        """The honest reading of that view. The last ones are kept: some schemes decrypt every update for one."""
+        return _readings(self, threat)
+
+
+@lru_cache(maxsize=4)
+def _readings(world: World, threat: str) -> tuple[Reading, ...]:
+    return world.defense.interpret(world.view(threat))
 
 
 def digits(label_noise: float = 0.0) -> ImagePool:
@@ -129,13 +140,23 @@ def make_world(
     return World(defense, outcome, shards, observe, seed, pool.take(parts[clients]), pool.take(parts[clients + 1]))
 
 
+def network_for(defense: Defense) -> dict[str, object]:
+    """The network of a rule's federation: 8 hidden units, or 2 where every single value is really encrypted."""
+    return {"hidden": [2 if really_encrypts(defense) else 8]}
+
+
+def really_encrypts(defense: Defense) -> bool:
+    """Whether a defense encrypts all its values, which takes minutes, instead of a sample of them."""
+    return isinstance(defense, Encrypted) and defense.crypto == "real"
+
+
 #: finished worlds by defense and settings, the newest last; or why there is none
 _kept: dict[tuple[object, ...], World | str] = {}
 MOST_KEPT = 8
 
 
 def world_of(defense: Defense, **settings: Any) -> World:
-    """`make_world` with a network of 8 hidden units; the last few worlds are kept, as many rules look at one.
+    """`make_world` with the network of `network_for`; the last few worlds are kept, as many rules look at one.
 
     Where the federation does not run, one rule says so (`check_a_federation_runs`) and the others do not apply.
     """
@@ -144,7 +165,7 @@ def world_of(defense: Defense, **settings: Any) -> World:
         while len(_kept) >= MOST_KEPT:
             del _kept[next(iter(_kept))]
         try:
-            _kept[key] = make_world(defense, model_parameters={"hidden": [8]}, **settings)
+            _kept[key] = make_world(defense, model_parameters=network_for(defense), **settings)
         except Exception as error:
             _kept[key] = _why(defense, error)
     found = _kept[key]
@@ -174,7 +195,7 @@ def _why(defense: Defense, error: Exception) -> str:
 
 def _check_protected(defense: Defense) -> None:
     """Whether a client's message holds a gradient in the names and shapes of the network."""
-    public = make_public(defense, digits(), model_parameters={"hidden": [8]})
+    public = make_public(defense, digits(), model_parameters=network_for(defense))
     model, task = task_of(public).initial(0), task_of(public)
     images = digits().take(torch.arange(2))
     sent = defense.simulate(public, {"model": model}, images.images, images.labels, 0)["gradient"]
