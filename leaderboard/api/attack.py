@@ -442,8 +442,8 @@ def _update_cost(
     for problem, images, own in zip(problems, answer.images, labels, strict=True):
         made, _ = client_update(knowledge.task, problem.model, images.to(knowledge.task.dtype), own)
         seen = cast(Gradient, problem.update).values
-        pair = [torch.cat([values[name].double().flatten() for name in made]) for values in (made, seen)]
-        costs.append(1 - float(nn.functional.cosine_similarity(*pair, dim=0)))
+        one, other = (torch.cat([values[name].double().flatten() for name in made]) for values in (made, seen))
+        costs.append(1 - float(nn.functional.cosine_similarity(one, other, dim=0)))
     return sum(costs) / len(costs)
 
 

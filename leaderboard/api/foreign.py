@@ -175,12 +175,12 @@ def statistics_after(module: nn.Module, update: Tensors) -> Parameters:
     """The buffers after training, where an update by names holds their differences."""
     if not isinstance(update, Mapping):
         return {}
-    told = {name: update.get(name) for name, _ in module.named_buffers()}
-    return {
-        name: value.detach().cpu() - told[name].detach().cpu()
-        for name, value in module.named_buffers()
-        if isinstance(told[name], Tensor) and told[name].shape == value.shape
-    }
+    found: Parameters = {}
+    for name, value in module.named_buffers():
+        moved = update.get(name)
+        if moved is not None and moved.shape == value.shape:
+            found[name] = value.detach().cpu() - moved.detach().cpu()
+    return found
 
 
 def statistics_of(module: nn.Module, after: Mapping[str, Tensor]) -> Parameters:
