@@ -187,12 +187,18 @@ class Defense(Imitation, Plugin):
         return {}
 
 
+def accepts_local_steps(defense: Defense) -> bool:
+    """Whether clients may take local steps: `takes_local_steps` of the class that has the `update`, or of a later one.
+
+    A class with an `update` of its own that says nothing takes none.
+    """
+    owner = next(c for c in type(defense).__mro__ if {"update", "takes_local_steps"} & vars(c).keys())
+    return bool(vars(owner).get("takes_local_steps", False))
+
+
 def check_local_steps(defense: Defense, public: Public) -> None:
     """Refuse local steps for a defense whose clients compute one gradient by code of their own."""
-    if not public.training.is_local:
-        return
-    owner = next(c for c in type(defense).__mro__ if {"update", "takes_local_steps"} & vars(c).keys())
-    if not vars(owner).get("takes_local_steps", False):
+    if public.training.is_local and not accepts_local_steps(defense):
         raise UserError(
             f"The defense '{defense.name}' sends one gradient per round: local_steps must be 1 and local_learning_rate "
             f"must not be given (a class with its own `update` sets `takes_local_steps`); "

@@ -101,10 +101,19 @@ def load_recording(folder: Path) -> View:
 
 
 @dataclass(frozen=True)
+class Local:
+    """A client's local steps: how many, on how many batches in turn, at which rate."""
+
+    steps: int
+    batches: int
+    learning_rate: float
+
+
+@dataclass(frozen=True)
 class SeenUpdate:
     """One client's update in a view: the model that it got, and the gradient or the weights that it sent.
 
-    Where the view's clients take local steps (`is_local`), `gradient` is the update divided by rate times steps.
+    Where the view's clients take local steps (`local`), `gradient` is the update w_t - w_(t+1).
     """
 
     client: str
@@ -113,7 +122,7 @@ class SeenUpdate:
     gradient: Parameters | None
     weights: Parameters | None
     records: int
-    is_local: bool = False
+    local: Local | None = None
 
 
 def update_in(view: View, round_index: int | None = None, client: str | None = None) -> SeenUpdate:
@@ -138,7 +147,7 @@ def update_in(view: View, round_index: int | None = None, client: str | None = N
     body = answers[name].payload
     records = int(body.get("examples") or observation.context.batch_size)
     training, sent = view.public.training, body.get("gradient")
-    if sent is not None and training.is_local:
-        sent = {key: value / training.update_scale for key, value in sent.items()}
-    place = observation.context.round
-    return SeenUpdate(name, place, models[name], sent, body.get("weights"), records, training.is_local)
+    local = None
+    if sent is not None and training.local_learning_rate is not None:
+        local = Local(training.local_steps, training.local_batches, training.local_learning_rate)
+    return SeenUpdate(name, observation.context.round, models[name], sent, body.get("weights"), records, local)

@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import Tensor
 
 from leakboard.core.errors import UserError
-from leakboard.defenses.base import Defense, Gradient, Transform
+from leakboard.defenses.base import Defense, Gradient, Transform, accepts_local_steps
 from leakboard.defenses.building_blocks.finite import bounded_mean, norm, or_zero
 from leakboard.defenses.building_blocks.statistics import with_statistics, without_statistics
 from leakboard.defenses.noise.budget import Budget, clipping
@@ -36,10 +36,12 @@ class PerExampleClipping(Defense):
     def check(self, public: Public) -> None:
         """Refuse batch norm without local steps: it mixes the examples, so that none has its own gradient."""
         if task_of(public).buffer_names and not public.training.is_local:
+            ways = ["a network without batch norm"]
+            if accepts_local_steps(self):
+                ways.insert(0, "local_steps and local_learning_rate, by which whole updates are clipped")
             raise UserError(
                 f"The defense '{self.name}' clips the gradient of each example, and batch norm mixes the examples of a "
-                f"batch: give local_steps and local_learning_rate, by which whole updates are clipped, or a network "
-                f"without batch norm; given: '{public.model}' with batch norm."
+                f"batch: give {', or '.join(ways)}; given: '{public.model}' with batch norm."
             )
 
     def update(self, me: Party) -> None:

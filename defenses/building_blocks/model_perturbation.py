@@ -9,7 +9,7 @@ import torch
 from pydantic import Field, PrivateAttr
 from torch import Tensor, nn
 
-from leakboard.core.errors import UserError
+from leakboard.core.errors import Unsupported, UserError
 from leakboard.datasets.base import LabelledImages
 from leakboard.defenses.base import Defense, Gradient, Noise, Reading, Transform, mean
 from leakboard.defenses.building_blocks.finite import LIMIT, bounded_mean, norm
@@ -56,17 +56,25 @@ class ModelPerturbation(Defense):
 
     def check(self, public: Public) -> None:
         """Only the squared error and networks of ReLUs, convolutions and linear layers can be perturbed."""
+        refused = []
         if public.training.loss != "mse":
-            raise UserError(
+            refused.append(
                 f"The defense '{self.name}' needs loss 'mse' (its algebra is that of squared error); given: 'ce'."
             )
         if public.training.is_local:
-            raise UserError(
+            refused.append(
                 f"The defense '{self.name}' recovers one gradient only, which a client takes on the perturbed model it "
                 f"was sent: local_steps must be 1 and local_learning_rate must not be given; "
                 f"given: {public.training.local_steps} local steps."
             )
-        self.expanded(public)
+        try:
+            self.expanded(public)
+        except Unsupported as reason:
+            if not refused:
+                raise
+            refused.append(f"The defense '{self.name}' needs another network: {reason}.")
+        if refused:
+            raise UserError(*refused)
 
     def expanded(self, public: Public) -> Expanded:
         """The network that clients run."""

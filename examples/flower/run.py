@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from pathlib import Path
 
 HERE, BIN = Path(__file__).resolve().parent, Path(sys.executable).parent
@@ -38,6 +39,15 @@ def wait_for(port: int, server: subprocess.Popen[bytes]) -> None:
                 return
         time.sleep(0.5)
     sys.exit("The SuperLink did not start: see superlink.log.")
+
+
+def check_rounds(folder: Path) -> int:
+    """0 if all rounds were recorded. `flwr run` itself ends with 0 even if the run failed."""
+    wanted = tomllib.loads((HERE / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]["rounds"]
+    found = len(list((folder / "rounds").glob("[0-9]*")))
+    if found < wanted:
+        print(f"Flower ended after {found} of {wanted} rounds: see superlink.log.", file=sys.stderr)
+    return int(found < wanted)
 
 
 def main(folder: Path, home: Path) -> int:
@@ -65,7 +75,8 @@ def main(folder: Path, home: Path) -> int:
             node = BIN / "flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{port}", "--port", free_port()
             running.append(start(f"client-{index}.log", *node, "--node-config", f"partition-id={index}"))
         command = [BIN / "flwr", "run", HERE, "here", "--stream", "--run-config", f'recording="{folder}"']
-        return subprocess.run(list(map(str, command)), env=environment, check=False).returncode
+        code = subprocess.run(list(map(str, command)), env=environment, check=False).returncode
+        return code or check_rounds(folder)
     finally:
         for process in reversed(running):
             process.terminate()

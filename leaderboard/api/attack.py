@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from leakboard.attacks.base import (
-    TAKEN_FOR_GRADIENT,
     Attack,
     Inversion,
     KnownMembership,
@@ -30,7 +29,7 @@ from leakboard.core import registry
 from leakboard.core.errors import Unsupported, UserError
 from leakboard.core.files import write_bytes
 from leakboard.datasets.base import LabelledImages
-from leakboard.defenses.base import Defense
+from leakboard.defenses.base import Defense, Gradient
 from leakboard.defenses.fedsgd import FedSGD
 from leakboard.federation.given_network import (
     GivenTask,
@@ -41,8 +40,9 @@ from leakboard.federation.given_network import (
     refuse_randomness,
     refuse_undifferentiable,
 )
+from leakboard.federation.local_training import client_update
 from leakboard.federation.payload import Parameters
-from leakboard.federation.recording import SeenUpdate, update_in
+from leakboard.federation.recording import Local, SeenUpdate, update_in
 from leakboard.federation.view import View
 from leakboard.leaderboard.api.checks import device_name
 from leakboard.leaderboard.api.foreign import (
@@ -56,6 +56,8 @@ from leakboard.leaderboard.api.foreign import (
     normalisation_of,
     public_of,
     records_of,
+    statistics_after,
+    statistics_of,
     tensors_of,
     view_of,
 )
@@ -70,8 +72,9 @@ Shape = tuple[int, int, int]
 class AttackResult:
     """What an attack made of an update: images with their matching cost, or membership scores; flags in both cases.
 
-    `cost` is 1 - cosine between the gradient of the images and the given one (mean over several updates), and `labels`
-    are those that it was computed with: the known ones, or recovered ones. Both are None for membership.
+    `cost` is 1 - cosine between the gradient of the images and the given one (mean over several updates); with local
+    steps it is taken between updates. `labels` are those that it was computed with: the known ones, or recovered ones.
+    Both are None for membership.
     """
 
     attack: str
@@ -125,6 +128,8 @@ def attack(
     gradient: Tensors | Sequence[Tensors] | None = None,
     update: Tensors | Sequence[Tensors] | None = None,
     learning_rate: float | None = None,
+    local_steps: int = 1,
+    local_batches: int = 1,
     transcript: str | Path | View | None = None,
     round: int | None = None,
     client: str | None = None,
@@ -151,8 +156,13 @@ def attack(
         model: the module as it was *before* the update, in the modes (train or eval) in which it was trained.
         gradient: the gradient of the mean loss: tensors by parameter name, or in the order of `model.parameters()`. A
             list of these are several updates on the same model, attacked together.
-        update: or w_before - w_after of one local step of plain SGD, in the same form; it needs `learning_rate`.
-        learning_rate: of that step. For T steps on one batch give T times the rate: an approximation.
+        update: or w_before - w_after of local steps of plain SGD, in the same form; it needs `learning_rate`. With the
+            differences of batch norm's running statistics in it, attacks use these too.
+        learning_rate: of the local steps.
+        local_steps: how many steps the client took. `unrolled` and `sme` use them; other attacks take the update
+            divided by rate and steps for a gradient, and a flag says so.
+        local_batches: the client's records are cut into this many batches, in their order; step k takes batch k, in
+            turn.
         transcript: or a recording (`leakboard.flower`) or view: model and update come from its `round` and `client`.
         round, client: which round (as it was numbered) and which client; the first ones without.
         loss: 'ce', 'mse' (half squared error on one-hot), nn.CrossEntropyLoss or nn.MSELoss.
@@ -196,14 +206,17 @@ def attack(
         (None if told is None else told.records, "`known`"),
     ):
         check_records(part, what, size, classes)
-    form, factor = loss_of(loss, classes, count)
-    gradients = given.gradients(module, factor, seen)
-    public = public_of(type(model).__name__, form, size, classes, count, _precision(module), max(1, len(gradients)))
+    local = given.schedule(local_steps, local_batches, count, seen)
+    form, factor = loss_of(loss, classes, count if local is None else count // local.batches)
+    gradients, statistics = given.sent(module, factor, seen, local)
+    public = public_of(
+        type(model).__name__, form, size, classes, count, _precision(module), max(1, len(gradients)), local, factor
+    )
     means = normalisation_of(mean, 0.0, size[0], "mean"), normalisation_of(std, 1.0, size[0], "std")
     public = public.model_copy(update={"mean": means[0], "std": means[1]})
     state = {**parameters_of(module), **buffers_of(module)}
     knowledge = GivenKnowledge(
-        view=view_of(public, state, gradients),
+        view=view_of(public, state, gradients, statistics),
         defense=_defense_of(defense),
         auxiliary=extra if extra is not None else LabelledImages(torch.empty(0, *size), torch.empty(0).long()),
         seed=seed,
@@ -215,11 +228,8 @@ def attack(
     if isinstance(chosen, ReconstructionAttack):
         refuse_undifferentiable(cast(GivenTask, knowledge.given), state, count)
         wanted = labels_of(labels, len(gradients), count, classes)
-        result = _reconstruct(chosen, knowledge, wanted, len(gradients), auxiliary is None)
-    else:
-        result = _infer(cast(MembershipAttack, chosen), knowledge, asked, told, len(gradients))
-    is_local = seen is not None and seen.is_local
-    return replace(result, flags=(*result.flags, TAKEN_FOR_GRADIENT)) if is_local else result
+        return _reconstruct(chosen, knowledge, wanted, len(gradients), auxiliary is None)
+    return _infer(cast(MembershipAttack, chosen), knowledge, asked, told, len(gradients))
 
 
 @dataclass(frozen=True)
@@ -250,23 +260,55 @@ class _Update:
         view = self.transcript if isinstance(self.transcript, View) else load_view(self.transcript)
         return update_in(view, self.round, self.client)
 
-    def gradients(self, module: nn.Module, factor: float, seen: SeenUpdate | None) -> list[Parameters]:
-        """The gradients in our form; none if only a model was given."""
+    def schedule(self, steps: int, batches: int, records: int, seen: SeenUpdate | None) -> Local | None:
+        """The client's local steps; None where there was one step on all records, which is a gradient."""
+        if seen is not None and seen.local is not None:
+            return seen.local
+        for name, value in (("local_steps", steps), ("local_batches", batches)):
+            if type(value) is not int or value < 1:
+                raise UserError(f"`{name}` must be a whole number of at least 1; given: {value!r:.80}.")
+        if steps == batches == 1:
+            return None
+        if batches > min(steps, records) or records % batches:
+            raise UserError(
+                f"`local_batches` must divide the records ({records}) and be at most `local_steps` ({steps}): every "
+                f"record is trained on; given: {batches}."
+            )
+        if self.learning_rate is None or self.gradient is not None or (seen is not None and seen.weights is None):
+            raise UserError(
+                "`local_steps` belongs to an `update`, or to a transcript of weights, with its `learning_rate`: one "
+                "gradient has no local steps."
+            )
+        return Local(steps, batches, self.learning_rate)
+
+    def sent(
+        self, module: nn.Module, factor: float, seen: SeenUpdate | None, local: Local | None
+    ) -> tuple[list[Parameters], list[Parameters]]:
+        """The gradients in our form, or updates of local steps; and batch norm's statistics after each, if told.
+
+        Of a model alone there are none.
+        """
         if seen is not None and seen.weights is not None:
             if self.learning_rate is None:
                 raise UserError("A transcript of weights needs the `learning_rate` of the clients' local step.")
             after = by_name(module, seen.weights, "The client's weights")
             told = {n: v.detach().double() - after[n].double() for n, v in module.named_parameters()}
-            found = tensors_of(told, module, "The transcript's update", factor / self.learning_rate)
-            return [{name: value.to(next(module.parameters()).dtype) for name, value in found.items()}]
+            scale = 1.0 if local is not None else factor / self.learning_rate
+            found = tensors_of(told, module, "The transcript's update", scale)
+            typed = {name: value.to(next(module.parameters()).dtype) for name, value in found.items()}
+            return [typed], [statistics_of(module, after)]
         if seen is not None:
-            return [tensors_of(seen.gradient or {}, module, "The transcript's gradient", factor)]
+            scale = 1.0 if local is not None else factor
+            return [tensors_of(seen.gradient or {}, module, "The transcript's gradient", scale)], [{}]
         given = self.gradient if self.gradient is not None else self.update
         if given is None:
-            return []
-        what = "`gradient`" if self.gradient is not None else "`update`"
-        scale = factor if self.gradient is not None else factor / cast(float, self.learning_rate)
-        return [tensors_of(one, module, what, scale) for one in (given if is_several(given) else [given])]
+            return [], []
+        several = list(given) if is_several(given) else [given]
+        if self.gradient is not None:
+            return [tensors_of(one, module, "`gradient`", factor) for one in several], [{} for _ in several]
+        scale = 1.0 if local is not None else factor / cast(float, self.learning_rate)
+        found_all = [tensors_of(one, module, "`update`", scale) for one in several]
+        return found_all, [statistics_of(module, statistics_after(module, one)) for one in several]
 
 
 def _attack_of(given: object, params: Mapping[str, Any] | None) -> Attack:
@@ -386,8 +428,23 @@ def _reconstruct(
 def _cost(
     knowledge: GivenKnowledge, problems: tuple[Inversion, ...], labels: Tensor, answer: ReconstructionAnswer
 ) -> float:
+    if knowledge.public.training.is_local:
+        return _update_cost(knowledge, problems, labels, answer)
     matcher = Matcher(knowledge.task, problems, labels, 1, knowledge.device)
     return float(matcher.costs(torch.stack(list(answer.images)).float().to(knowledge.device)).mean())
+
+
+def _update_cost(
+    knowledge: GivenKnowledge, problems: tuple[Inversion, ...], labels: Tensor, answer: ReconstructionAnswer
+) -> float:
+    """The same between updates: that of the client's local steps on the answer, and the given one."""
+    costs = []
+    for problem, images, own in zip(problems, answer.images, labels, strict=True):
+        made, _ = client_update(knowledge.task, problem.model, images.to(knowledge.task.dtype), own)
+        seen = cast(Gradient, problem.update).values
+        one, other = (torch.cat([values[name].double().flatten() for name in made]) for values in (made, seen))
+        costs.append(1 - float(nn.functional.cosine_similarity(one, other, dim=0)))
+    return sum(costs) / len(costs)
 
 
 def _infer(

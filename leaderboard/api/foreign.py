@@ -11,10 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from leakboard.attacks.base import Knowledge
+from leakboard.attacks.reconstruction.matching.batch_statistics import NORMS
 from leakboard.core.errors import UserError
 from leakboard.datasets.base import LabelledImages
 from leakboard.federation.party import Message, RoundContext
 from leakboard.federation.payload import Parameters, size_in_bytes
+from leakboard.federation.recording import Local
 from leakboard.federation.settings import SERVER, VICTIM, Public, Training
 from leakboard.federation.task import Task
 from leakboard.federation.transcript import Observation
@@ -169,13 +171,48 @@ def normalisation_of(given: object, default: float, channels: int, name: str) ->
     return tuple(values)
 
 
+def statistics_after(module: nn.Module, update: Tensors) -> Parameters:
+    """The buffers after training, where an update by names holds their differences."""
+    if not isinstance(update, Mapping):
+        return {}
+    found: Parameters = {}
+    for name, value in module.named_buffers():
+        moved = update.get(name)
+        if moved is not None and moved.shape == value.shape:
+            found[name] = value.detach().cpu() - moved.detach().cpu()
+    return found
+
+
+def statistics_of(module: nn.Module, after: Mapping[str, Tensor]) -> Parameters:
+    """Batch norm's running statistics among what a client sent; none unless all such layers were in train mode."""
+    layers = [(path, layer) for path, layer in module.named_modules() if isinstance(layer, NORMS)]
+    tracked = [(path, layer) for path, layer in layers if layer.track_running_stats]
+    names = [f"{path}.running_{kind}" for path, _ in tracked for kind in ("mean", "var")]
+    if not all(layer.training for _, layer in tracked) or not all(name in after for name in names):
+        return {}
+    return {name: after[name].detach().cpu().clone() for name in names}
+
+
 def public_of(
-    name: str, loss: Loss, shape: tuple[int, int, int], classes: int, records: int, precision: str, rounds: int
+    name: str,
+    loss: Loss,
+    shape: tuple[int, int, int],
+    classes: int,
+    records: int,
+    precision: str,
+    rounds: int,
+    local: Local | None,
+    factor: float,
 ) -> Public:
-    """The public settings of a federation with one client: what attacks and defenses may ask about."""
-    training = Training.parse(
-        {"loss": loss, "rounds": rounds, "batch_size": records, "clients": 1, "precision": precision}, "The training"
-    )
+    """The public settings of a federation with one client: what attacks and defenses may ask about.
+
+    `factor` turns a gradient of the user's loss into one of ours; a local rate is divided by it, so the steps stay.
+    """
+    told: dict[str, Any] = {"loss": loss, "rounds": rounds, "batch_size": records, "clients": 1, "precision": precision}
+    if local is not None:
+        told |= {"local_steps": local.steps, "local_batches": local.batches}
+        told |= {"local_learning_rate": local.learning_rate / factor}
+    training = Training.parse(told, "The training")
     unknown = {"defense": "fedsgd", "parameters": {}, "model": name, "model_parameters": {}}
     return Public(
         **unknown,
@@ -189,25 +226,29 @@ def public_of(
     )
 
 
-def view_of(public: Public, model: Parameters, gradients: Sequence[Parameters]) -> View:
-    """What a server holds that sent this model and received these gradients.
+def view_of(
+    public: Public, model: Parameters, gradients: Sequence[Parameters], statistics: Sequence[Parameters]
+) -> View:
+    """What a server holds that sent this model and received these gradients, each with its batch-norm statistics.
 
     Each gradient is there twice: as a training round, about which membership is asked, and as a probe to reconstruct.
     """
     client, records = (VICTIM,), public.training.batch_size
     contexts = [RoundContext(index, None, "train", client, records) for index in range(len(gradients))]
     contexts += [RoundContext(0, index, "probe", client, records) for index in range(len(gradients))]
-    pairs = zip(contexts, [*gradients, *gradients], strict=True)
-    observations = [_observation(context, model, gradient) for context, gradient in pairs]
+    sent = zip(contexts, [*gradients, *gradients], [*statistics, *statistics], strict=True)
+    observations = [_observation(context, model, gradient, told) for context, gradient, told in sent]
     if not observations:
-        observations = [_observation(RoundContext(0, None, "final", client, records), model, None)]
+        observations = [_observation(RoundContext(0, None, "final", client, records), model, None, {})]
     return View(SERVER, (SERVER,), public, tuple(observations), {SERVER: bytes(32)}, {})
 
 
-def _observation(context: RoundContext, model: Parameters, gradient: Parameters | None) -> Observation:
+def _observation(
+    context: RoundContext, model: Parameters, gradient: Parameters | None, statistics: Parameters
+) -> Observation:
     sent: dict[str, Any] = {"model": model}
     messages = [Message("distribute", SERVER, VICTIM, "model", sent, size_in_bytes(sent))]
     if gradient is not None:
-        received: dict[str, Any] = {"gradient": gradient, "buffers": {}}
+        received: dict[str, Any] = {"gradient": gradient, "buffers": statistics}
         messages.append(Message("update", VICTIM, SERVER, "update", received, size_in_bytes(received)))
     return Observation(context, tuple(messages), {}, {})

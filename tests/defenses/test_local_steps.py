@@ -102,6 +102,16 @@ def test_model_perturbation_names_the_networks_that_it_accepts() -> None:
         create("mp").check(public_of("convnet", {"norm": "batch"}))
 
 
+def test_model_perturbation_names_all_that_is_in_its_way_at_once() -> None:
+    with pytest.raises(UserError) as caught:
+        create("mp-dp").check(public_of("convnet", {"norm": "batch"}, loss="ce", **STEPS))
+    mse, local, network = caught.value.problems
+    assert "needs loss 'mse'" in mse
+    assert "recovers one gradient only" in local
+    assert "BatchNorm2d" in network
+    assert "it accepts convolutions" in network
+
+
 def test_fedsgd_refuses_local_steps_and_names_fedavg() -> None:
     with pytest.raises(UserError, match="with local steps use 'fedavg'"):
         create("fedsgd").check(public_of(**STEPS))
@@ -204,4 +214,10 @@ def test_noise_makes_no_variance_negative_and_the_model_predicts(name: str) -> N
 @pytest.mark.parametrize("name", ["ldp", "cdp", "clip", "tp-smc", "hybridalpha"])
 def test_clipping_of_examples_refuses_batch_norm_and_says_what_to_do(name: str) -> None:
     with pytest.raises(UserError, match=r"batch norm mixes the examples.*local_steps"):
+        create(name).check(public_of("convnet", {"norm": "batch"}))
+
+
+@pytest.mark.parametrize("name", ["mf", "ddp", "ddg"])
+def test_who_takes_no_local_steps_does_not_advise_them(name: str) -> None:
+    with pytest.raises(UserError, match="batch: give a network without batch norm; given"):
         create(name).check(public_of("convnet", {"norm": "batch"}))
