@@ -93,7 +93,9 @@ def train(args: argparse.Namespace) -> Models:
     random = torch.Generator().manual_seed(derive_seed(args.seed, "images"))
     records = images.take(usable[torch.randperm(len(usable), generator=random)[: args.images]])
     half = len(records) // 2
-    training = Training(epochs=args.epochs, batch_size=BATCH, clients=CLIENTS, learning_rate=args.learning_rate)
+    training = Training(
+        epochs=args.epochs, batch_size=BATCH, clients=CLIENTS, learning_rate=args.learning_rate, loss=args.loss
+    )
     public = public_settings(dataset, images, training, (half // CLIENTS,) * CLIENTS, args.model)
     first = [torch.randperm(len(records), generator=random) < half for _ in range(args.models // 2)]
     member = torch.stack([part for learned in first for part in (learned, ~learned)])
@@ -138,9 +140,8 @@ def spread(values: list[float]) -> str:
     return f"{statistics.mean(values):.3f} ± {statistics.stdev(values):.3f}"
 
 
-def main() -> None:
-    """Print a Markdown table with one row per attack."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def training_options(parser: argparse.ArgumentParser) -> None:
+    """Which models are trained, on what."""
     parser.add_argument("--data", default="digits", help="digits, or npz:FILE")
     parser.add_argument("--images", type=int, default=1400)
     parser.add_argument("--label-noise", type=float, default=0.0)
@@ -148,14 +149,27 @@ def main() -> None:
     parser.add_argument("--models", type=int, default=16, help="N, an even number of at least 6")
     parser.add_argument("--epochs", type=int, default=40)
     parser.add_argument("--learning-rate", type=float, default=0.05)
+    parser.add_argument("--loss", choices=("mse", "ce"), default="mse")
     parser.add_argument("--seed", type=int, default=10)
+
+
+def told_records(args: argparse.Namespace) -> Tensor:
+    """For which images (A,) the attacker knows whether the target learned them: a random half."""
+    order = torch.randperm(args.images, generator=torch.Generator().manual_seed(derive_seed(args.seed, "told")))
+    known = torch.zeros(args.images, dtype=torch.bool)
+    known[order[: args.images // 2]] = True
+    return known
+
+
+def main() -> None:
+    """Print a Markdown table with one row per attack."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    training_options(parser)
     args = parser.parse_args()
     torch.set_num_threads(1)
     models = train(args)
     inside, outside = (mean_accuracy(models.pool, rows) for rows in (models.pool.member, ~models.pool.member))
-    told = torch.randperm(args.images, generator=torch.Generator().manual_seed(derive_seed(args.seed, "told")))
-    known = torch.zeros(args.images, dtype=torch.bool)
-    known[told[: args.images // 2]] = True
+    known = told_records(args)
     attacks = attacks_for(args.models - 2)
     found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for turn in turns(models.pool, known):
