@@ -31,6 +31,7 @@ def leakpro(signals: Any, count: int) -> dict[str, Callable[[int], Any]]:
     """LiRA and RMIA of LeakPro with its default settings, online and offline."""
     lira = importlib.import_module("leakpro.attacks.mia_attacks.lira").AttackLiRA
     rmia = importlib.import_module("leakpro.attacks.mia_attacks.rmia").AttackRMIA
+    shared = importlib.import_module("leakpro.attacks.mia_attacks.abstract_mia").AbstractMIA
     logits, member, labels = signals["logits"], signals["member"], signals["labels"]
 
     def attack(kind: Any, target: int, online: bool) -> Any:
@@ -41,7 +42,8 @@ def leakpro(signals: Any, count: int) -> dict[str, Callable[[int], Any]]:
             setattr(made, name, value)
         inside, outside = member[target].nonzero()[0], (~member[target]).nonzero()[0]
         order, chosen = np.concatenate([inside, outside]), references(len(logits), target, count)
-        made.audit_dataset = {
+        shared.audit_dataset = {
+            "data": order,
             "in_members": np.arange(len(inside)),
             "out_members": np.arange(len(inside), len(order)),
         }
@@ -62,7 +64,7 @@ def leakpro(signals: Any, count: int) -> dict[str, Callable[[int], Any]]:
         return scores(made, order)
 
     def run_rmia(target: int, online: bool) -> Any:
-        np.random.seed(target)  # it draws z from the global generator
+        np.random.seed(target)  # noqa: NPY002 (it draws z from the global generator)
         made, order, own, others = attack(rmia, target, online)
         inside = len(made.audit_dataset["in_members"])
         made.handler = SimpleNamespace(

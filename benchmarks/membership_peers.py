@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 sys.path.extend(str(Path(__file__).resolve().parent.parent / folder) for folder in ("src", ""))
 
@@ -34,9 +34,6 @@ from leakboard.attacks.membership.building_blocks.rotating_targets import first_
 from leakboard.attacks.membership.building_blocks.shadows import ShadowAttack, read_signals
 from leakboard.attacks.membership.lira import Lira
 from leakboard.attacks.membership.rmia import Rmia
-from leakboard.core import registry
-from leakboard.datasets.base import Dataset
-from leakboard.datasets.loading import load_pool
 from leakboard.defenses.fedsgd import FedSGD
 from leakboard.federation.task import task_of
 from leakboard.metrics.auc import auc
@@ -59,11 +56,7 @@ def ours(count: int) -> dict[str, ShadowAttack]:
 
 def save_signals(args: argparse.Namespace, models: Models, path: Path) -> None:
     """What `_membership_peer.py` reads."""
-    name, _, place = args.data.partition(":")
-    parameters = {"label_noise": args.label_noise, **({"path": place} if place else {})}
-    dataset = cast(Dataset, registry.create("dataset", name, parameters))
-    images = load_pool(dataset)
-    outside = images.take(images.is_test.nonzero().squeeze(1)[:OUTSIDE])
+    outside = models.unused.select(torch.arange(min(OUTSIDE, len(models.unused))))
     seen = [read_signals(Knowledge(view, FedSGD(), outside, 0), outside).final for view in models.views]
     np.savez(
         path,

@@ -34,11 +34,12 @@ from leakboard.attacks.membership.lira import Lira
 from leakboard.attacks.membership.loss_threshold import LossThreshold
 from leakboard.attacks.membership.modified_entropy import ModifiedEntropy
 from leakboard.attacks.membership.nasr import Nasr
+from leakboard.attacks.membership.quantile import QuantileRegression
 from leakboard.attacks.membership.rmia import Rmia
 from leakboard.attacks.membership.shadow import Shadow
 from leakboard.core import registry
 from leakboard.core.seeds import derive_seed
-from leakboard.datasets.base import Dataset
+from leakboard.datasets.base import Dataset, LabelledImages
 from leakboard.datasets.loading import load_pool
 from leakboard.defenses.fedsgd import FedSGD
 from leakboard.federation.settings import ObservedRounds, Training
@@ -54,11 +55,12 @@ CLIENTS, BATCH = 5, 32
 
 @dataclass(frozen=True)
 class Models:
-    """N trained models: a client's view of each, its outputs on all records, and its CPU seconds."""
+    """N trained models: a client's view, outputs on all records and CPU seconds of each; records that nobody learned."""
 
     views: list[View]
     pool: ShadowPool
     seconds: list[float]
+    unused: LabelledImages
 
 
 def attacks_for(references: int) -> dict[str, tuple[MembershipAttack, bool]]:
@@ -74,6 +76,7 @@ def attacks_for(references: int) -> dict[str, tuple[MembershipAttack, bool]]:
         "lira": Lira(models=references),
         "lira-online": Lira(mode="online", models=references),
         "nasr": Nasr(shadows=4),
+        "quantile-regression": QuantileRegression(),
     }
     told: dict[str, MembershipAttack] = {
         "nasr-known": Nasr(),
@@ -91,7 +94,8 @@ def train(args: argparse.Namespace) -> Models:
     images = load_pool(dataset)
     usable = (~images.is_test).nonzero().squeeze(1)
     random = torch.Generator().manual_seed(derive_seed(args.seed, "images"))
-    records = images.take(usable[torch.randperm(len(usable), generator=random)[: args.images]])
+    order = usable[torch.randperm(len(usable), generator=random)]
+    records, unused = images.take(order[: args.images]), images.take(order[args.images :])
     half = len(records) // 2
     training = Training(
         epochs=args.epochs, batch_size=BATCH, clients=CLIENTS, learning_rate=args.learning_rate, loss=args.loss
@@ -112,7 +116,7 @@ def train(args: argparse.Namespace) -> Models:
     norms = {moment: torch.stack([s.norms[moment] for s in signals]) for moment in signals[0].norms}
     nobody = slice(len(records), len(records))
     pool = ShadowPool(records, slice(0, len(records)), nobody, nobody, True, member, Signals(logits, norms))
-    return Models(views, pool, seconds)
+    return Models(views, pool, seconds, unused)
 
 
 def attacked(attack: MembershipAttack, learns: bool, turn: Turn, view: View, seed: int) -> MembershipAnswer:
@@ -165,12 +169,13 @@ def main() -> None:
     """Print a Markdown table with one row per attack."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     training_options(parser)
+    parser.add_argument("--attacks", nargs="+", default=None, help="names from the table; default: all")
     args = parser.parse_args()
     torch.set_num_threads(1)
     models = train(args)
     inside, outside = (mean_accuracy(models.pool, rows) for rows in (models.pool.member, ~models.pool.member))
     known = told_records(args)
-    attacks = attacks_for(args.models - 2)
+    attacks = {n: a for n, a in attacks_for(args.models - 2).items() if args.attacks is None or n in args.attacks}
     found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for turn in turns(models.pool, known):
         for name, (attack, learns) in attacks.items():

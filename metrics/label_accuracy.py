@@ -28,8 +28,12 @@ def label_hits(recovered: Tensor, true: Tensor) -> Tensor:
     [1.0, 1.0, 0.0]
     """
     if recovered.ndim != 1 or recovered.shape != true.shape:
-        raise ValueError(f"there must be one label per record; given: {tuple(recovered.shape)} for {tuple(true.shape)}.")
-    same = torch.tril(true[:, None] == true[None, :]).sum(1)  # its number among the batch's records of its class, from 1
+        raise ValueError(
+            f"there must be one label per record; given: {tuple(recovered.shape)} for {tuple(true.shape)}."
+        )
+    same = torch.tril(true[:, None] == true[None, :]).sum(
+        1
+    )  # its number among the batch's records of its class, from 1
     found = (recovered[None, :] == true[:, None]).sum(1)
     return (same <= found).double()
 
