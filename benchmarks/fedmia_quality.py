@@ -89,8 +89,8 @@ def main() -> None:
     inside, outside = (accuracy(logits[part], records.labels[part]) for part in (members, ~members))
     print(
         f"{name}, {CLIENTS} clients with {args.shard} records each, {args.model}, {args.rounds} rounds, "
-        f"{len(readings)} of them used, {args.others} non-members, seed {args.seed}; accuracy {inside:.3f} on the victim's records, "
-        f"{outside:.3f} on non-members; training {trained:.0f} CPU s\n\n"
+        f"{len(readings)} of them used, {args.others} non-members, seed {args.seed}; "
+        f"accuracy {inside:.3f} on the victim's records, {outside:.3f} on non-members; training {trained:.0f} CPU s\n\n"
         "| attack | AUC | TPR at 1 % FPR | CPU s |\n|---|---|---|---|"
     )
     for title, attack in ATTACKS.items():

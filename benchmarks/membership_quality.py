@@ -55,7 +55,7 @@ CLIENTS, BATCH = 5, 32
 
 @dataclass(frozen=True)
 class Models:
-    """N trained models: a client's view, outputs on all records and CPU seconds of each; records that nobody learned."""
+    """N trained models: a client's view, outputs and CPU seconds of each; and records that nobody learned."""
 
     views: list[View]
     pool: ShadowPool

@@ -40,7 +40,6 @@ class Reconstruction(ReconstructionQuestion, Goal):
         "lpips",
         "identified",
         "identified_lpips",
-        "label_accuracy",
         "mse",
         "test_mse",
         "feat_mse",
