@@ -108,8 +108,8 @@ def main() -> None:
             if given is None:
                 continue
             scores, spent = run_peer(peer, [str(Path(part).absolute()) for part in given], Path(place))
-            for name, rows in scores.items():
-                found[name, peer], seconds[name, peer] = [row[~told] for row in rows], spent[name]
+            for name, made in scores.items():
+                found[name, peer], seconds[name, peer] = [row[~told] for row in made], spent[name]
     print(
         f"{args.data.partition(':')[0]}, {args.images} images, label noise {args.label_noise}, {args.model}, loss "
         f"{args.loss}, {args.models} models of {args.epochs} epochs, seed {args.seed}; accuracy {inside:.3f} on what "

@@ -88,13 +88,17 @@ class MessageRidge(RidgeInversion):
 
 
 def numbers(payload: Payload) -> Parameters:
-    """Every tensor of a message by its path, as float64.
+    """Every tensor of a message by its path, as float64, divided by its length.
 
-    >>> numbers({"psi": [torch.ones(2)], "note": "text"})
-    {'/psi/0': tensor([1., 1.], dtype=torch.float64)}
+    A simulation may lack a factor that only the real client knows, as the clipping of a scheme whose clients cannot
+    compute their own norm. Directions do not depend on it.
+
+    >>> numbers({"psi": [torch.tensor([3.0, 4.0])], "note": "text"})
+    {'/psi/0': tensor([0.6000, 0.8000], dtype=torch.float64)}
     """
     found: Mapping[str, Any] = dict(leaves(payload))
-    return {path: value.double() for path, value in found.items() if isinstance(value, Tensor) and value.numel()}
+    tensors = {path: value.double() for path, value in found.items() if isinstance(value, Tensor) and value.numel()}
+    return {path: value / value.norm().clamp(min=1e-300) for path, value in tensors.items()}
 
 
 class _Messages:

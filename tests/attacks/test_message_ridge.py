@@ -24,26 +24,26 @@ def gain(world: World, attack: RidgeInversion) -> tuple[float, float]:
 
 
 def test_it_learns_from_what_is_sent_without_noise_beside_a_noisy_gradient() -> None:
-    world = make_world(defense("mp-dp"), model_parameters={"hidden": [8]}, rounds=1, auxiliary=150, targets=TARGETS)
-    settings = {"samples": 150, "bins": 256, "flip": False}
+    world = make_world(defense("mp-dp"), model_parameters={"hidden": [64]}, rounds=1, auxiliary=80, targets=TARGETS)
+    settings = {"samples": 80, "bins": 256, "flip": False}
     by_message, by_reading = (kind.model_validate(settings) for kind in (MessageRidge, RidgeInversion))
     more, explained = gain(world, by_message)
     less, read = gain(world, by_reading)
     assert explained > read + 0.1  # Psi and Phi carry no noise; the gradient does
-    assert more > less + 1
+    assert more > max(less, 0.0) + 3
 
 
 def test_noise_on_everything_teaches_it_nothing() -> None:
     world = make_world(
-        defense("ldp", epsilon=0.001), model_parameters={"hidden": [8]}, rounds=1, auxiliary=150, targets=TARGETS
+        defense("ldp", epsilon=0.001), model_parameters={"hidden": [8]}, rounds=1, auxiliary=80, targets=TARGETS
     )
-    more, explained = gain(world, MessageRidge(samples=150, bins=256, flip=False))
+    more, explained = gain(world, MessageRidge(samples=80, bins=64, flip=False))
     assert explained < 0.1
     assert more < 0.5
 
 
 def test_where_the_view_holds_no_message_it_is_the_other_regression() -> None:
-    world = make_world(defense("cdp"), model_parameters={"hidden": [8]}, rounds=1, auxiliary=60, targets=TARGETS)
+    world = make_world(defense("secagg"), model_parameters={"hidden": [8]}, rounds=1, auxiliary=60, targets=TARGETS)
     settings = {"samples": 60, "bins": 64, "flip": False}
     assert numbers({"a": b"sealed", "b": 3}) == {}
     assert gain(world, MessageRidge.model_validate(settings)) == gain(world, RidgeInversion.model_validate(settings))
