@@ -175,12 +175,14 @@ class ReconstructionTask:
 class ReconstructionAnswer:
     """One tensor per problem: images (M, C, H, W) in image units, M as the task's `sizes` say, not clamped.
 
-    `flags` are remarks for the record (not converged, gradient all zero); `diagnostics` are numbers.
+    `flags` are remarks for the record (not converged, gradient all zero); `diagnostics` are numbers. `labels`, if the
+    attack found any, are int64 (M,) per problem, in any order. They are scored only where the attack was not told them.
     """
 
     images: tuple[Tensor, ...]
     flags: tuple[str, ...] = ()
     diagnostics: Mapping[str, float] = field(default_factory=dict)
+    labels: tuple[Tensor, ...] | None = None
 
 
 @dataclass(frozen=True)

@@ -34,11 +34,12 @@ from leakboard.attacks.membership.lira import Lira
 from leakboard.attacks.membership.loss_threshold import LossThreshold
 from leakboard.attacks.membership.modified_entropy import ModifiedEntropy
 from leakboard.attacks.membership.nasr import Nasr
+from leakboard.attacks.membership.quantile import QuantileRegression
 from leakboard.attacks.membership.rmia import Rmia
 from leakboard.attacks.membership.shadow import Shadow
 from leakboard.core import registry
 from leakboard.core.seeds import derive_seed
-from leakboard.datasets.base import Dataset
+from leakboard.datasets.base import Dataset, LabelledImages
 from leakboard.datasets.loading import load_pool
 from leakboard.defenses.fedsgd import FedSGD
 from leakboard.federation.settings import ObservedRounds, Training
@@ -54,11 +55,12 @@ CLIENTS, BATCH = 5, 32
 
 @dataclass(frozen=True)
 class Models:
-    """N trained models: a client's view of each, its outputs on all records, and its CPU seconds."""
+    """N trained models: a client's view, outputs and CPU seconds of each; and records that nobody learned."""
 
     views: list[View]
     pool: ShadowPool
     seconds: list[float]
+    unused: LabelledImages
 
 
 def attacks_for(references: int) -> dict[str, tuple[MembershipAttack, bool]]:
@@ -74,6 +76,7 @@ def attacks_for(references: int) -> dict[str, tuple[MembershipAttack, bool]]:
         "lira": Lira(models=references),
         "lira-online": Lira(mode="online", models=references),
         "nasr": Nasr(shadows=4),
+        "quantile-regression": QuantileRegression(),
     }
     told: dict[str, MembershipAttack] = {
         "nasr-known": Nasr(),
@@ -91,9 +94,12 @@ def train(args: argparse.Namespace) -> Models:
     images = load_pool(dataset)
     usable = (~images.is_test).nonzero().squeeze(1)
     random = torch.Generator().manual_seed(derive_seed(args.seed, "images"))
-    records = images.take(usable[torch.randperm(len(usable), generator=random)[: args.images]])
+    order = usable[torch.randperm(len(usable), generator=random)]
+    records, unused = images.take(order[: args.images]), images.take(order[args.images :])
     half = len(records) // 2
-    training = Training(epochs=args.epochs, batch_size=BATCH, clients=CLIENTS, learning_rate=args.learning_rate)
+    training = Training(
+        epochs=args.epochs, batch_size=BATCH, clients=CLIENTS, learning_rate=args.learning_rate, loss=args.loss
+    )
     public = public_settings(dataset, images, training, (half // CLIENTS,) * CLIENTS, args.model)
     first = [torch.randperm(len(records), generator=random) < half for _ in range(args.models // 2)]
     member = torch.stack([part for learned in first for part in (learned, ~learned)])
@@ -110,7 +116,7 @@ def train(args: argparse.Namespace) -> Models:
     norms = {moment: torch.stack([s.norms[moment] for s in signals]) for moment in signals[0].norms}
     nobody = slice(len(records), len(records))
     pool = ShadowPool(records, slice(0, len(records)), nobody, nobody, True, member, Signals(logits, norms))
-    return Models(views, pool, seconds)
+    return Models(views, pool, seconds, unused)
 
 
 def attacked(attack: MembershipAttack, learns: bool, turn: Turn, view: View, seed: int) -> MembershipAnswer:
@@ -138,9 +144,8 @@ def spread(values: list[float]) -> str:
     return f"{statistics.mean(values):.3f} ± {statistics.stdev(values):.3f}"
 
 
-def main() -> None:
-    """Print a Markdown table with one row per attack."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def training_options(parser: argparse.ArgumentParser) -> None:
+    """Which models are trained, on what."""
     parser.add_argument("--data", default="digits", help="digits, or npz:FILE")
     parser.add_argument("--images", type=int, default=1400)
     parser.add_argument("--label-noise", type=float, default=0.0)
@@ -148,15 +153,29 @@ def main() -> None:
     parser.add_argument("--models", type=int, default=16, help="N, an even number of at least 6")
     parser.add_argument("--epochs", type=int, default=40)
     parser.add_argument("--learning-rate", type=float, default=0.05)
+    parser.add_argument("--loss", choices=("mse", "ce"), default="mse")
     parser.add_argument("--seed", type=int, default=10)
+
+
+def told_records(args: argparse.Namespace) -> Tensor:
+    """For which images (A,) the attacker knows whether the target learned them: a random half."""
+    order = torch.randperm(args.images, generator=torch.Generator().manual_seed(derive_seed(args.seed, "told")))
+    known = torch.zeros(args.images, dtype=torch.bool)
+    known[order[: args.images // 2]] = True
+    return known
+
+
+def main() -> None:
+    """Print a Markdown table with one row per attack."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    training_options(parser)
+    parser.add_argument("--attacks", nargs="+", default=None, help="names from the table; default: all")
     args = parser.parse_args()
     torch.set_num_threads(1)
     models = train(args)
     inside, outside = (mean_accuracy(models.pool, rows) for rows in (models.pool.member, ~models.pool.member))
-    told = torch.randperm(args.images, generator=torch.Generator().manual_seed(derive_seed(args.seed, "told")))
-    known = torch.zeros(args.images, dtype=torch.bool)
-    known[told[: args.images // 2]] = True
-    attacks = attacks_for(args.models - 2)
+    known = told_records(args)
+    attacks = {n: a for n, a in attacks_for(args.models - 2).items() if args.attacks is None or n in args.attacks}
     found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for turn in turns(models.pool, known):
         for name, (attack, learns) in attacks.items():

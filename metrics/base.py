@@ -33,7 +33,9 @@ class ReconstructionTruth:
     `reconstruction` (N, C, H, W) in image units, not clamped; `original` (N, C, H, W) in [0, 1];
     `mean`, `std` per channel: the normalisation that the model sees; `reconstruction_logits` and
     `original_logits` (N, classes): the true model of the attacked round, in eval mode, on the
-    clamped images (None if there is no model); `decoys` (D, C, H, W) in [0, 1]: other images.
+    clamped images (None if there is no model); `decoys` (D, C, H, W) in [0, 1]: other images. `labels` and
+    `recovered_labels`, one (B,) per batch: the true ones, and what the attack says; None where it may not be scored,
+    with the reason in `no_labels`.
     """
 
     reconstruction: Tensor
@@ -43,6 +45,9 @@ class ReconstructionTruth:
     reconstruction_logits: Tensor | None = None
     original_logits: Tensor | None = None
     decoys: Tensor | None = None
+    labels: tuple[Tensor, ...] | None = None
+    recovered_labels: tuple[Tensor, ...] | None = None
+    no_labels: str = ""
 
 
 @dataclass(frozen=True)

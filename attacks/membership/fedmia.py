@@ -64,11 +64,11 @@ class FedMia(MembershipAttack):
         calibration = knowledge.auxiliary.select(torch.arange(len(knowledge.auxiliary))[:CALIBRATION])
         records = joined(task.candidates, calibration)
         targets = (VICTIM,) if task.round_index is not None else knowledge.public.clients
-        scores = self._scores(knowledge, readings, records, targets)
+        scores = self.scores_of(knowledge, readings, records, targets)
         cut = float(torch.quantile(scores[asked:], 1 - FALSE_ALARMS))
         return MembershipAnswer(scores[:asked], scores[:asked] > cut, (), {"threshold": cut})
 
-    def _scores(
+    def scores_of(
         self, knowledge: Knowledge, readings: list[Reading], records: LabelledImages, targets: tuple[str, ...]
     ) -> Tensor:
         """The largest of the targets' mean scores (N,) over the rounds."""

@@ -28,7 +28,10 @@ class Rmia(ShadowAttack):
     references that did not learn it (a z without any is left out). All computations use logarithms.
 
     Differences from the paper: gamma is 1 by default, not 2, because under squared error exp(-loss) seldom doubles;
-    no augmented queries. For the threshold see `calibration.threshold`.
+    no augmented queries; equal scores are ordered by the ratio itself (with a small population the most likely members
+    all have score 1). On 16 digits models of seed 1000 that raised the TPR at 1 % FPR from .26 to .30, online. Softmax
+    with temperature 2 raised the AUC from .863 to .870 but lowered that TPR to .26, so it is not used.
+    For the threshold see `calibration.threshold`.
     """
 
     name: ClassVar[str] = "rmia"
@@ -85,7 +88,9 @@ class Rmia(ShadowAttack):
         """Scores (A,); the population is the auxiliary images `outside` (A,) the target's training set."""
         raised = log_rise(seen, shadows, member, None if self.online else self.offline_a)
         population = raised[pool.auxiliary][outside[pool.auxiliary]]
-        return dominance(raised, population[population.isfinite()], self.gamma)
+        known = population[population.isfinite()]
+        # less than a step of 1 / population, so it orders equal scores and nothing else
+        return dominance(raised, known, self.gamma) + raised.sigmoid() / (len(known) + 1)
 
 
 def log_rise(seen: Tensor, shadows: Tensor, member: Tensor, offline_a: float | None) -> Tensor:

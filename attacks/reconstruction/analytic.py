@@ -21,6 +21,7 @@ from leakboard.attacks.base import (
     gradient_flags,
 )
 from leakboard.attacks.reconstruction.closed_form.disaggregation import Factors, factorisations, has_rank, oriented
+from leakboard.attacks.reconstruction.matching.labels import labels_of
 from leakboard.core.errors import Unsupported
 from leakboard.federation.payload import Parameters
 from leakboard.federation.task import Task
@@ -37,9 +38,10 @@ COARSE, FINE, ZOOMS = 41, 15, 8
 
 @dataclass(frozen=True)
 class _Found:
-    """Network inputs (B, D) of one problem, and the relative distance of their gradient from the observed one."""
+    """Inputs (B, D) and labels (B,) of one problem, and the relative distance of their gradient from the observed."""
 
     inputs: Tensor
+    labels: Tensor
     residual: float
 
 
@@ -88,13 +90,14 @@ class Analytic(ReconstructionAttack):
         """Solve every problem on its own."""
         problems = task.problems(knowledge)
         _check_layer(knowledge.task, problems, self.most_records)
-        images, residuals, late, apart = [], [], 0, 0
+        images, labels, residuals, late, apart = [], [], [], 0, 0
         for index, problem in enumerate(problems):
             found = self._solve(knowledge, problem) if knowledge.time_left() > 0 else None
             residuals.append(found.residual if found is not None else 1.0)
             late += residuals[-1] > self.tolerance and knowledge.time_left() <= 0
             apart += found is not None
             images.append(_images(knowledge, problem, found))
+            labels.append(found.labels if found is not None else labels_of(knowledge, problem))
             knowledge.progress(f"problem {index + 1} of {len(problems)}: residual {residuals[-1]:.2g}")
         inconsistent = sum(r > self.tolerance for r in residuals)
         flags = gradient_flags(problems)
@@ -104,7 +107,7 @@ class Analytic(ReconstructionAttack):
             flags.append(f"not consistent with the gradient: {inconsistent} of {len(problems)} problems")
         if apart < len(problems):
             flags.append(f"records not told apart, mean image returned: {len(problems) - apart} of {len(problems)}")
-        return ReconstructionAnswer(tuple(images), tuple(flags), {"residual": max(residuals)})
+        return ReconstructionAnswer(tuple(images), tuple(flags), {"residual": max(residuals)}, tuple(labels))
 
     def separated(
         self, matrix: Tensor, records: int, random: torch.Generator, stop: Callable[[], bool]
@@ -169,7 +172,7 @@ class _Layer:
         made, _ = self.task.gradient(self.model, self.as_images(stacked), torch.stack(labels), torch.stack(shrunk))
         error = sum(float((made[n] - self.gradient[n]).square().sum()) for n in made)
         size = sum(float(self.gradient[n].square().sum()) for n in made)
-        return _Found(stacked, math.sqrt(error / max(size, 1e-300)))
+        return _Found(stacked, torch.stack(labels), math.sqrt(error / max(size, 1e-300)))
 
     def as_images(self, inputs: Tensor) -> Tensor:
         """Network inputs (N, D) as images (N, C, H, W) in image units."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
@@ -39,12 +39,13 @@ Distance = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass
 class _Best:
-    """The best point so far: network inputs (M, C, H, W) and label logits (M, classes)."""
+    """The best point so far: network inputs (M, C, H, W) and label logits (M, classes); in the end labels (M,)."""
 
     inputs: Tensor
     logits: Tensor
     cost: float = math.inf
     stopped: bool = False
+    labels: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
 
     def offer(self, inputs: Tensor, logits: Tensor, cost: float) -> None:
         """Keep the point if it is better; a cost of NaN is never better."""
@@ -87,13 +88,14 @@ class Dlg(GradientMatching):
     def reconstruct(self, knowledge: Knowledge, task: ReconstructionTask) -> ReconstructionAnswer:
         """Invert every problem on its own."""
         problems = task.problems(knowledge)
-        images, costs, late = [], [], 0
+        images, labels, costs, late = [], [], [], 0
         imitations = self.imitations(knowledge, problems) or (None,) * len(problems)
         for index, (problem, imitation) in enumerate(zip(problems, imitations, strict=True)):
             left = max(0.0, knowledge.time_left()) / (len(problems) - index)  # an equal share of the time per problem
             best = self._invert(replace(knowledge, deadline=time.monotonic() + left), problem, imitation)
             late += best.stopped
             images.append(_images(knowledge, best.inputs).cpu())
+            labels.append(best.labels)
             # if the model or the gradient is not finite, no starting point has a distance
             costs.append(best.cost if math.isfinite(best.cost) else 1.0)
             knowledge.progress(f"problem {index + 1} of {len(problems)}: relative distance {costs[-1]:.2g}")
@@ -103,7 +105,8 @@ class Dlg(GradientMatching):
         stuck = sum(cost > UNSOLVED for cost in costs)
         if stuck:
             flags.append(f"not converged: relative distance above {UNSOLVED} in {stuck} of {len(problems)} problems")
-        return ReconstructionAnswer(tuple(images), tuple(flags), {"matching_cost": sum(costs) / len(costs)})
+        found = {"matching_cost": sum(costs) / len(costs)}
+        return ReconstructionAnswer(tuple(images), tuple(flags), found, tuple(labels))
 
     def _invert(self, knowledge: Knowledge, problem: Inversion, imitation: CandidateTransform | None) -> _Best:
         """The best of all restarts."""
@@ -122,6 +125,7 @@ class Dlg(GradientMatching):
             if best.cost < SOLVED or knowledge.time_left() <= 0:
                 break
         winner = min(found, key=lambda best: best.cost)
+        winner.labels = labels if labels is not None else winner.logits.argmax(1).cpu()
         winner.stopped = winner.cost >= SOLVED and (len(found) < self.restarts or any(b.stopped for b in found))
         return winner
 

@@ -222,13 +222,16 @@ class Gifd(GradientMatching):
         if not finished:
             flags.append(f"{STOPPED}: half of it was not enough to train the generator")
         search = Search(knowledge, problems[0].gradient.records, self.tv, self.iterations)
-        images, costs = self._invert(search, generator, problems)
+        informed = self.generator == "trained"  # in the strict setting labels are found without auxiliary images too
+        labels = torch.stack([labels_of(knowledge, problem, auxiliary=informed) for problem in problems])
+        images, costs = self._invert(search, generator, problems, labels)
         if search.made < self.iterations * self._stages:
             flags.append(f"{STOPPED} after {search.made} of {self.iterations * self._stages} iterations")
         costs = costs.nan_to_num(1.0)
         if float(costs.median()) > 0.5:
             flags.append("not converged: the median matching cost is above 0.5")
-        return ReconstructionAnswer(tuple(images.cpu()), tuple(flags), {"matching_cost": float(costs.mean())})
+        found = {"matching_cost": float(costs.mean())}
+        return ReconstructionAnswer(tuple(images.cpu()), tuple(flags), found, tuple(labels))
 
     def _make_generator(self, knowledge: Knowledge) -> tuple[Generator, bool]:
         """The generator, and whether there was enough time to train it completely."""
@@ -240,11 +243,11 @@ class Gifd(GradientMatching):
             made, finished = trained_generator(auxiliary, settings, knowledge.progress, seconds)
         return made.to(knowledge.device), finished
 
-    def _invert(self, search: Search, generator: Generator, problems: tuple[Inversion, ...]) -> tuple[Tensor, Tensor]:
+    def _invert(
+        self, search: Search, generator: Generator, problems: tuple[Inversion, ...], labels: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Images (P, M, C, H, W) and matching costs (P,) of P problems with M records each."""
         knowledge = search.knowledge
-        informed = self.generator == "trained"  # in the strict setting labels are found without auxiliary images too
-        labels = torch.stack([labels_of(knowledge, problem, auxiliary=informed) for problem in problems])
         imitations = self.imitations(knowledge, problems)
         matcher = partial(Matcher, knowledge.task, problems, labels, device=knowledge.device, imitations=imitations)
         start = _codes(knowledge, problems, self.restarts, self.latent)

@@ -100,4 +100,5 @@ class InvertingGradients(GradientMatching):
         costs = costs.nan_to_num(1.0)
         if float(costs.median()) > 0.5:
             flags.append("not converged: the median matching cost is above 0.5")
-        return ReconstructionAnswer(tuple(images), tuple(flags), {"matching_cost": float(costs.mean())})
+        found = {"matching_cost": float(costs.mean())}
+        return ReconstructionAnswer(tuple(images), tuple(flags), found, tuple(labels))

@@ -156,7 +156,7 @@ class NoiseAware(InvertingGradients):
         energy = sum(s.energy for s in scales) / len(scales)
         outside = sum(s.outside for s in scales) / len(scales)
         found = {"matching_cost": float(costs.mean()), "energy": energy, "outside": outside}
-        return ReconstructionAnswer(tuple(images), tuple(flags), found)
+        return ReconstructionAnswer(tuple(images), tuple(flags), found, tuple(labels))
 
     def _labels(self, knowledge: Knowledge, seen: References, index: int, problem: Inversion) -> Tensor:
         """The labels that the cell grants, or by likelihood for a single record, or as the plain attack finds them."""

@@ -20,7 +20,7 @@ from leakboard.attacks.reconstruction.matching.descent import Best, Descent
 from leakboard.attacks.reconstruction.matching.gradients import Matcher, starting_points
 from leakboard.attacks.reconstruction.perturbation.phi_batch import BatchMatcher, Streams
 from leakboard.attacks.reconstruction.perturbation.phi_guess import Guesser
-from leakboard.attacks.reconstruction.perturbation.phi_layer import has_closed_form, solve
+from leakboard.attacks.reconstruction.perturbation.phi_layer import Found, has_closed_form, solve
 from leakboard.attacks.reconstruction.perturbation.phi_matching import record_problem
 from leakboard.core.errors import Unsupported
 from leakboard.defenses.base import Defense, Gradient
@@ -87,21 +87,21 @@ class PhiInversion(ReconstructionAttack):
         given = _parts(knowledge, task)
         flags = _flags(given)
         exact = self._solved(knowledge, given)
-        left = [index for index, images in enumerate(exact) if images is None]
-        matched: dict[int, Tensor] = {}
+        left = [index for index, found in enumerate(exact) if found is None]
+        answer = {index: (found.images.float(), found.labels) for index, found in enumerate(exact) if found is not None}
         diagnostics = {"solved": float(len(given) - len(left))}
         if left:
-            labels = [task.known_labels[index] if task.known_labels is not None else None for index in left]
-            images, cost, more = self._match(knowledge, [given[index] for index in left], labels)
-            matched = dict(zip(left, images, strict=True))
+            told = [task.known_labels[index] if task.known_labels is not None else None for index in left]
+            matched, cost, more = self._match(knowledge, [given[index] for index in left], told)
+            answer |= dict(zip(left, matched, strict=True))
             diagnostics["matching_cost"] = cost
             flags += more
-        answer = tuple(own if own is not None else matched[index] for index, own in enumerate(exact))
-        return ReconstructionAnswer(answer, tuple(flags), diagnostics)
+        images, labels = zip(*(answer[index] for index in range(len(given))), strict=True)
+        return ReconstructionAnswer(images, tuple(flags), diagnostics, labels)
 
-    def _solved(self, knowledge: Knowledge, given: tuple[CleanParts, ...]) -> list[Tensor | None]:
-        """Images (B, C, H, W) of each problem that the closed form solves; None for the others."""
-        answer: list[Tensor | None] = []
+    def _solved(self, knowledge: Knowledge, given: tuple[CleanParts, ...]) -> list[Found | None]:
+        """What the closed form finds of each problem; None for those that it does not solve."""
+        answer: list[Found | None] = []
         for index, parts in enumerate(given):
             found = None
             if has_closed_form(knowledge.task, parts) and knowledge.time_left() > 0:
@@ -109,14 +109,14 @@ class PhiInversion(ReconstructionAttack):
                 found = solve(knowledge, parts, self.samples, self.tolerance, random)
                 residual = "not found" if found is None else f"residual {found.residual:.2g}"
                 knowledge.progress(f"problem {index + 1} of {len(given)} in closed form: {residual}")
-            answer.append(found.images.float() if found is not None else None)
+            answer.append(found)
         return answer
 
     def _match(
         self, knowledge: Knowledge, given: list[CleanParts], labels: list[Tensor | None]
-    ) -> tuple[list[Tensor], float, list[str]]:
-        """Images, the mean matching cost, and flags."""
-        best = (
+    ) -> tuple[list[tuple[Tensor, Tensor]], float, list[str]]:
+        """Images and labels of each problem, the mean matching cost, and flags."""
+        best, found = (
             self._of_records(knowledge, given) if given[0].records == 1 else self._of_batches(knowledge, given, labels)
         )
         images, costs = best.of_restarts(self.restarts)
@@ -126,19 +126,22 @@ class PhiInversion(ReconstructionAttack):
         costs = costs.nan_to_num(1.0)
         if float(costs.median()) > 0.5:
             flags.append("not converged: the median matching cost is above 0.5")
-        return list(images), float(costs.mean()), flags
+        return list(zip(images, found, strict=True)), float(costs.mean()), flags
 
-    def _of_records(self, knowledge: Knowledge, given: list[CleanParts]) -> Best:
-        """Match problems with one record each."""
+    def _of_records(self, knowledge: Knowledge, given: list[CleanParts]) -> tuple[Best, list[Tensor]]:
+        """Match problems with one record each; also their labels."""
         asked = [record_problem(knowledge, parts) for parts in given]
         problems = tuple(one.problem for one in asked)
         targets = torch.stack([one.targets for one in asked])
         matcher = Matcher(knowledge.task, problems, targets, self.restarts, knowledge.device, size=self.size)
         start = starting_points(knowledge, tuple(_whole(parts) for parts in given), self.restarts)
-        return Descent(self.iterations, self.learning_rate, self.tv)(knowledge, matcher, start)
+        best = Descent(self.iterations, self.learning_rate, self.tv)(knowledge, matcher, start)
+        return best, [one.label for one in asked]
 
-    def _of_batches(self, knowledge: Knowledge, given: list[CleanParts], labels: list[Tensor | None]) -> Best:
-        """Match problems with several records each."""
+    def _of_batches(
+        self, knowledge: Knowledge, given: list[CleanParts], labels: list[Tensor | None]
+    ) -> tuple[Best, list[Tensor]]:
+        """Match problems with several records each; also their labels."""
         streams = Streams(knowledge.task, given, knowledge.device)
         guesser = Guesser(knowledge, streams)
         found = []
@@ -150,7 +153,8 @@ class PhiInversion(ReconstructionAttack):
             streams, torch.stack([one.labels for one in found]), self.restarts, self.size, knowledge.seed
         )
         start = torch.stack([one.images for one in found], dim=1).flatten(0, 1).to(knowledge.device)
-        return Descent(self.iterations, self.batch_rate, self.tv, last=True)(knowledge, matcher, start)
+        best = Descent(self.iterations, self.batch_rate, self.tv, last=True)(knowledge, matcher, start)
+        return best, [one.labels for one in found]
 
 
 def _no_phi(defense: Defense) -> str:

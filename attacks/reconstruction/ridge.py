@@ -17,6 +17,7 @@ from leakboard.attacks.base import (
     ReconstructionTask,
     gradient_flags,
 )
+from leakboard.attacks.reconstruction.matching.labels import labels_of
 from leakboard.attacks.reconstruction.regression.learner import Inverter, Moments, auxiliary_batches, learn
 from leakboard.attacks.reconstruction.regression.sketch import Sketch
 from leakboard.attacks.reconstruction.regression.sources import Source, source_of
@@ -84,7 +85,8 @@ class RidgeInversion(ReconstructionAttack):
         if late:
             flags.append(f"{STOPPED} in {late} of {len(problems)} problems")
         mean = sum(explained) / len(explained) if explained else 0.0
-        return ReconstructionAnswer(tuple(images), tuple(flags), {"explained": mean})
+        labels = tuple(labels_of(knowledge, problem) for problem in problems)
+        return ReconstructionAnswer(tuple(images), tuple(flags), {"explained": mean}, labels)
 
     def solve(self, knowledge: Knowledge, problem: Inversion, source: Source) -> tuple[Tensor | None, float]:
         """The images (M, C, H, W) of one problem, and the share of variance that the regression explains."""

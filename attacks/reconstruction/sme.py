@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -94,4 +95,4 @@ class Sme(InvertingGradients):
         if knowledge.public.training.is_local:
             return answer
         flag = "no local steps: there is one model, and this is inverting-gradients"
-        return ReconstructionAnswer(answer.images, (*answer.flags, flag), answer.diagnostics)
+        return replace(answer, flags=(*answer.flags, flag))

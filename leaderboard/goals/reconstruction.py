@@ -55,6 +55,7 @@ class Reconstruction(ReconstructionQuestion, Goal):
         ]
         reconstruction = torch.cat(matched)
         public = facts.load_public()
+        labels, recovered, why = labels_to_score(facts, answer, indices)
         task, model = task_of(public), facts.load_model(facts.observed_round()[1])
         return ReconstructionTruth(
             reconstruction=reconstruction,
@@ -64,6 +65,9 @@ class Reconstruction(ReconstructionQuestion, Goal):
             reconstruction_logits=task.predict(model, reconstruction.clamp(0, 1)),
             original_logits=task.predict(model, originals),
             decoys=_decoys(facts, indices),
+            labels=labels,
+            recovered_labels=recovered,
+            no_labels=why,
         )
 
     def items_of(self, facts: CellFacts, answer: ReconstructionAnswer) -> dict[str, Any]:
@@ -79,6 +83,18 @@ class Reconstruction(ReconstructionQuestion, Goal):
         if found is None or found > floor:
             return []
         return [f"no better than the prior: the mean auxiliary image has {floor:.2f} dB"]
+
+
+def labels_to_score(
+    facts: CellFacts, answer: ReconstructionAnswer, indices: Tensor
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...] | None, str]:
+    """The true labels of each batch, the recovered ones, and why these are not scored ("" if they are)."""
+    true = tuple(torch.split(facts.pool.labels[indices], facts.batch_size))
+    if facts.cell.known_labels:
+        return true, None, "the attack was told the labels"
+    if answer.labels is not None and any(len(own) != len(real) for own, real in zip(answer.labels, true, strict=True)):
+        return true, None, "the labels are those of several clients: nobody knows which are the victim's"
+    return true, answer.labels, ""
 
 
 def _decoys(facts: CellFacts, indices: Tensor) -> Tensor:

@@ -10,8 +10,9 @@ from leakboard.leaderboard.tables.table import Column, Direction
 
 
 def other_metrics(records: Iterable[Record], own: Sequence[str]) -> list[KnownMetric]:
-    """The metrics in these records that a table does not name itself, by name: those of somebody's plugin."""
-    units = {name: score.unit for record in records for name, score in record.scores.items() if name not in own}
+    """The metrics with a value in these records that a table does not name itself, by name."""
+    scores = [(name, score) for record in records for name, score in record.scores.items()]
+    units = {name: score.unit for name, score in scores if name not in own and score.value is not None}
     return [known_metric(name, units[name]) for name in sorted(units)]
 
 

@@ -18,11 +18,12 @@ from leakboard.federation.payload import Parameters
 class Matched:
     """A problem for the matcher: a network with some outputs, the gradient of its squared error, and the targets.
 
-    `targets` is (B, outputs).
+    `targets` is (B, outputs); `label` (1,) is that of the record.
     """
 
     problem: Inversion
     targets: Tensor
+    label: Tensor
 
 
 def record_problem(knowledge: Knowledge, parts: CleanParts) -> Matched:
@@ -58,7 +59,7 @@ class _Unclipped:
 
     def __init__(self, parts: CleanParts, features: Features, settled: Settled) -> None:
         k = settled.factor
-        self.parts = parts
+        self.parts, self.label = parts, settled.label.view(1)
         self.alpha, self.hidden = features.alpha / k.sqrt(), features.hidden / k.sqrt()
         onehot = torch.eye(len(parts.weight), dtype=torch.float64)[settled.label]
         self.residual = parts.weight @ self.hidden + parts.bias - onehot
@@ -78,7 +79,7 @@ class _Unclipped:
             gradient[f"{self.parts.last}.bias"] = errors
         model = self.parts.with_outputs(weights, biases)
         targets = weights @ self.hidden + biases - errors
-        return Matched(Inversion(model, Gradient(gradient, 1, 1), None), targets[None])
+        return Matched(Inversion(model, Gradient(gradient, 1, 1), None), targets[None], self.label)
 
 
 def _length(parts: CleanParts, rows: Tensor) -> Tensor:

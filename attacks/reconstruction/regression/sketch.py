@@ -30,7 +30,8 @@ class Sketch:
                 signs = torch.randint(2, (padded,), generator=random).float() * 2 - 1
                 self._signs[name] = torch.where(order < count, signs, 0.0)
                 self._order[name] = order.clamp(max=count - 1)
-        #: how many features each tensor has
+        #: how many values each tensor has, and how many features
+        self.count = {name: value.numel() for name, value in like.items()}
         self.sizes = {name: min(value.numel(), bins) for name, value in like.items()}
 
     def __call__(self, gradients: Parameters) -> Tensor:

@@ -201,6 +201,14 @@ def sends_plain(imitated: Imitated) -> bool:
     return True
 
 
+def message_of(knowledge: Knowledge, problem: Inversion) -> tuple[dict[str, object], dict[str, object]] | None:
+    """What the victim got and what it sent for a problem; None where the view does not hold both."""
+    observation = _observation_of(knowledge, problem)
+    received = _received(observation)
+    sent = [m.payload for m in observation.messages if m.kind == "update" and m.sender == VICTIM] if observation else []
+    return (received, sent[0]) if received is not None and sent else None
+
+
 def _observation_of(knowledge: Knowledge, problem: Inversion) -> Observation | None:
     """The observation whose reading a problem is; None where the view has none."""
     for observation, reading in zip(knowledge.view.observations, knowledge.readings(), strict=True):

@@ -53,20 +53,36 @@ class ReconstructionQuestion(GoalQuestion):
             raise AttackFailed(
                 f"images must hold finite numbers; {broken} of {len(sizes)} problems have others (NaN, inf)"
             )
+        if answer.labels is not None:
+            _check_labels(answer.labels, sizes, public.classes)
 
     def tensors(self, answer: ReconstructionAnswer) -> dict[str, Tensor]:
-        """The images of each problem."""
-        return {f"images/{i}": images.detach().cpu().float() for i, images in enumerate(answer.images)}
+        """The images of each problem, and the labels where there are any."""
+        found = {f"images/{i}": images.detach().cpu().float() for i, images in enumerate(answer.images)}
+        return found | {f"labels/{i}": labels.detach().cpu() for i, labels in enumerate(answer.labels or ())}
 
     def restore(
         self, tensors: Mapping[str, Tensor], flags: tuple[str, ...], diagnostics: Mapping[str, float]
     ) -> ReconstructionAnswer:
         """The images of each problem, numbered from 0; KeyError where a number is missing or another name is there."""
-        return ReconstructionAnswer(tuple(tensors[f"images/{i}"] for i in range(len(tensors))), flags, diagnostics)
+        labelled = any(name.startswith("labels/") for name in tensors)
+        problems = range(len(tensors) // 2 if labelled else len(tensors))
+        labels = tuple(tensors[f"labels/{i}"] for i in problems) if labelled else None
+        return ReconstructionAnswer(tuple(tensors[f"images/{i}"] for i in problems), flags, diagnostics, labels)
 
     def most_bytes(self, task: ReconstructionTask, public: Public, attack: Attack) -> int:
-        """All pixels as floats."""
-        return 4 * sum(task.sizes) * math.prod(public.shape)
+        """All pixels as floats, and a label per image."""
+        return sum(task.sizes) * (4 * math.prod(public.shape) + 8)
+
+
+def _check_labels(labels: object, sizes: tuple[int, ...], classes: int) -> None:
+    """One class per image."""
+    if not isinstance(labels, tuple | list) or len(labels) != len(sizes):
+        raise AttackFailed(f"labels must be a tuple of {len(sizes)} tensors, or None")
+    for given, size in zip(labels, sizes, strict=True):
+        fits = isinstance(given, Tensor) and given.dtype == torch.int64 and tuple(given.shape) == (size,)
+        if not fits or not bool(((given >= 0) & (given < classes)).all()):
+            raise AttackFailed(f"labels must be int64 ({size},), each from 0 to {classes - 1}")
 
 
 def targets(facts: CellFacts) -> Tensor:

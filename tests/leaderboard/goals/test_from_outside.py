@@ -40,7 +40,7 @@ def shares(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         folder,
         training={"rounds": 3, "batch_size": 4, "clients": 3, "partition": "dirichlet", "alpha": 0.1},
         observe={"rounds": ["first", "last"], "targets": 16},
-        defenses=["fedsgd", "secagg"],
+        defenses=["fedsgd", {"name": "ldp", "params": {"epsilon": 0.01}}, "secagg"],
         attacks=[{"name": "counted-labels", "threats": ["server"]}],
     )
     done = call("run", "--suite", suite, "--out", folder / "run", "--plugin", plugin, "--workers", 2)
@@ -55,15 +55,16 @@ def test_a_goal_of_somebody_else_runs_from_suite_to_table_row(shares: tuple[Path
     registry.load_file(plugin)
     found = {record.cell.training.defense.label: record for record in records(run).values()}
     forget_plugins()
-    assert {name: record.status for name, record in found.items()} == {"fedsgd": "ok", "secagg": "skipped"}
+    assert {name: record.status for name, record in found.items()} == {"fedsgd": "ok", "ldp": "ok", "secagg": "skipped"}
     score = found["fedsgd"].scores["share_gain"]
     assert score.value is not None
     assert score.value > 0.02  # the victim's classes are far from the attacker's own
     assert found["fedsgd"].target_indices == list(range(10))
 
     board = tables("--out", run, "--plugin", plugin)["Property, digits, threat server"]
-    (row,) = board["rows"]
-    assert row["cells"]["defense"]["value"] == "fedsgd"
+    first, row = board["rows"]
+    assert [line["cells"]["defense"]["value"] for line in (first, row)] == ["ldp", "fedsgd"]
+    assert [line["cells"]["rank"]["value"] for line in (first, row)] == [1, 2]  # noise hides the labels
     assert row["cells"]["attack"]["value"] == "counted-labels"
     assert row["cells"]["share_gain"]["low"] < row["cells"]["share_gain"]["value"]
     assert headers(board)["gain over a guess"]["direction"] == "lower"

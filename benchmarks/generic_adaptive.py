@@ -1,0 +1,151 @@
+"""The generic adaptive attack against the hand-written ones, on all defenses.
+
+    .venv/bin/python benchmarks/generic_adaptive.py --out generic.jsonl
+    .venv/bin/python benchmarks/generic_adaptive.py --out generic.jsonl --table
+
+Digits, a convnet of width 8 as the server broadcasts it at first, 5 clients, one record per client (the attacker's best
+case). The server attacks. `message-ridge` gets a defense's own optional protocol and nothing else. The hand-written
+attacks know the scheme: `phi-inversion`, `noise-aware`, `mix-and-match`, and matching with the defense's own transform
+(`mimic`). Each defense has its default parameters, with epsilon 3 per round where it has one. One line per defense and
+attack is added to the file; what is there already is not computed again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.extend(str(Path(__file__).resolve().parent.parent / folder) for folder in ("src", ""))
+
+import torch
+
+from leakboard.attacks.base import Knowledge, ReconstructionAttack, ReconstructionTask
+from leakboard.attacks.reconstruction.inverting_gradients import InvertingGradients
+from leakboard.attacks.reconstruction.message_ridge import MessageRidge
+from leakboard.attacks.reconstruction.mix_and_match import MixAndMatch
+from leakboard.attacks.reconstruction.noise_aware import NoiseAware
+from leakboard.attacks.reconstruction.phi_inversion import PhiInversion
+from leakboard.attacks.reconstruction.ridge import RidgeInversion
+from leakboard.contract.worlds import World, make_world
+from leakboard.core import registry
+from leakboard.core.errors import Unsupported
+from leakboard.defenses.base import Defense
+from leakboard.metrics.identified import identified
+from leakboard.metrics.matching import match
+from leakboard.metrics.psnr import psnr
+
+CLIENTS, SHARD, AUXILIARY, UNSEEN = 5, 114, 800, 400
+GENERIC, LEARNED, PLAIN = "message-ridge", "ridge", "inverting-gradients"
+
+
+def attacks(iterations: int, samples: int) -> dict[str, ReconstructionAttack]:
+    """The plain attack, the generic ones and the hand-written ones."""
+    settings: dict[str, Any] = {"iterations": iterations, "tv": 0.03}
+    return {
+        PLAIN: InvertingGradients(**settings),
+        GENERIC: MessageRidge(samples=samples),
+        LEARNED: RidgeInversion(samples=samples),
+        "inverting-gradients, mimic": InvertingGradients(mimic=True, **settings),
+        "noise-aware": NoiseAware(iterations=iterations),
+        "phi-inversion": PhiInversion(**settings),
+        "mix-and-match": MixAndMatch(attack=PLAIN, params=settings),
+    }
+
+
+def measured(world: World, attack: ReconstructionAttack, targets: int, seed: int) -> dict[str, Any]:
+    """PSNR, the guess, how many images are identified, and CPU seconds; or why there is no answer."""
+    knowledge = Knowledge(world.view("server"), world.defense, world.auxiliary, seed)
+    task = ReconstructionTask("first", 0, targets, 1, None, (1,) * targets)
+    started = time.process_time()
+    try:
+        answer = attack.reconstruct(knowledge, task)
+    except Unsupported as why:
+        return {"skipped": str(why)}
+    seconds = time.process_time() - started
+    truth = world.shards["client:0"].images[:targets]
+    pairs = zip(answer.images, torch.split(truth, 1), strict=True)
+    found = torch.cat([images[match(images, original)] for images, original in pairs])
+    guess = world.auxiliary.images.mean(0).expand_as(truth)
+    decoys = torch.cat([world.auxiliary.images, world.unseen.images])
+    return {
+        "psnr": psnr(found, truth).tolist(),
+        "guess": psnr(guess, truth).tolist(),
+        "identified": identified(found, truth, decoys).tolist(),
+        "seconds": seconds,
+        "flags": list(answer.flags),
+        **answer.diagnostics,
+    }
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """One row per defense: PSNR (identified) of every attack."""
+    names = list(attacks(1, 8))
+    lines = ["| defense | guess | " + " | ".join(names) + " |", "|---" * (len(names) + 2) + "|"]
+    for defense in dict.fromkeys(row["defense"] for row in rows):
+        own = {row["attack"]: row for row in rows if row["defense"] == defense}
+        guesses = [statistics.mean(row["guess"]) for row in own.values() if "guess" in row]
+        cells = []
+        for name in names:
+            row = own.get(name, {})
+            shown = f"{statistics.mean(row['psnr']):.1f} ({sum(row['identified']):.0f})" if "psnr" in row else "-"
+            cells.append(shown)
+        floor = f"{guesses[0]:.1f}" if guesses else "-"
+        lines.append(f"| `{defense}` | {floor} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Add one line per defense and attack to a file, or print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--table", action="store_true")
+    parser.add_argument("--targets", type=int, default=4)
+    parser.add_argument("--iterations", type=int, default=300)
+    parser.add_argument("--samples", type=int, default=600)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--defenses", nargs="+", default=sorted(registry.entries("defense")))
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    rows = [json.loads(line) for line in args.out.read_text().splitlines()] if args.out.exists() else []
+    if args.table:
+        print(table(rows))
+        return
+    done = {(row["defense"], row["attack"]) for row in rows}
+    for name in args.defenses:
+        asked = {n: a for n, a in attacks(args.iterations, args.samples).items() if (name, n) not in done}
+        if not asked:
+            continue
+        defense = registry.create("defense", name)
+        assert isinstance(defense, Defense)
+        try:
+            world = make_world(
+                defense,
+                model="convnet",
+                model_parameters={"width": 8},
+                clients=CLIENTS,
+                shard=SHARD,
+                rounds=1,
+                batch_size=SHARD,
+                learning_rate=0.05,
+                targets=args.targets,
+                seed=args.seed,
+                auxiliary=AUXILIARY,
+                unseen=UNSEEN,
+            )
+        except Unsupported as why:
+            print(f"{name}: {why}", file=sys.stderr)
+            continue
+        for label, attack in asked.items():
+            row = {"defense": name, "attack": label, **measured(world, attack, args.targets, args.seed)}
+            with args.out.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+            print({key: row.get(key) for key in ("defense", "attack", "psnr", "seconds", "skipped")}, flush=True)
+
+
+if __name__ == "__main__":
+    main()

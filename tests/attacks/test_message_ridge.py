@@ -1,0 +1,49 @@
+"""The generic adaptive attack: it finds what a scheme sends beside its gradient, and nothing where there is nothing."""
+
+from __future__ import annotations
+
+import torch
+
+from leakboard.attacks.base import Knowledge, ReconstructionTask
+from leakboard.attacks.reconstruction.message_ridge import MessageRidge, numbers
+from leakboard.attacks.reconstruction.ridge import RidgeInversion
+from leakboard.contract.worlds import World, make_world
+from leakboard.metrics.psnr import psnr
+from tests.attacks.test_ridge import defense
+
+TARGETS = 2
+
+
+def gain(world: World, attack: RidgeInversion) -> tuple[float, float]:
+    """Mean PSNR over that of the mean image, and what the regression explained."""
+    knowledge = Knowledge(world.view("server"), world.defense, world.auxiliary, 1)
+    answer = attack.reconstruct(knowledge, ReconstructionTask("first", 0, TARGETS, 1, None, (1,) * TARGETS))
+    truth = world.shards["client:0"].images[:TARGETS]
+    found, guess = psnr(torch.cat(answer.images), truth), psnr(world.auxiliary.images.mean(0).expand_as(truth), truth)
+    return float((found - guess).mean()), answer.diagnostics["explained"]
+
+
+def test_it_learns_from_what_is_sent_without_noise_beside_a_noisy_gradient() -> None:
+    world = make_world(defense("mp-dp"), model_parameters={"hidden": [64]}, rounds=1, auxiliary=80, targets=TARGETS)
+    settings = {"samples": 80, "bins": 256, "flip": False}
+    by_message, by_reading = (kind.model_validate(settings) for kind in (MessageRidge, RidgeInversion))
+    more, explained = gain(world, by_message)
+    less, read = gain(world, by_reading)
+    assert explained > read + 0.1  # Psi and Phi carry no noise; the gradient does
+    assert more > max(less, 0.0) + 3
+
+
+def test_noise_on_everything_teaches_it_nothing() -> None:
+    world = make_world(
+        defense("ldp", epsilon=0.001), model_parameters={"hidden": [8]}, rounds=1, auxiliary=80, targets=TARGETS
+    )
+    more, explained = gain(world, MessageRidge(samples=80, bins=64, flip=False))
+    assert explained < 0.1
+    assert more < 0.5
+
+
+def test_where_the_view_holds_no_message_it_is_the_other_regression() -> None:
+    world = make_world(defense("secagg"), model_parameters={"hidden": [8]}, rounds=1, auxiliary=60, targets=TARGETS)
+    settings = {"samples": 60, "bins": 64, "flip": False}
+    assert numbers({"a": b"sealed", "b": 3}) == {}
+    assert gain(world, MessageRidge.model_validate(settings)) == gain(world, RidgeInversion.model_validate(settings))
