@@ -44,9 +44,9 @@ class CorrelatedNoise(BatchMembership):
 
     in which the means of all other rounds are a nuisance: of size tau, half of it common to all rounds (G). tau is that
     of auxiliary records. The rest is the regression of `BatchMembership` with the ridge that fits the noise that is
-    left. Of the probes only the first one of the last round counts, as the round that would have come next. Where the
-    noise is calibrated for the whole sequence, this attack gains nothing; where it is too small, or used twice, it
-    finds the batch.
+    left. Of the probes only the first one of the last round counts, as the round that would have come next. Noise that
+    is calibrated for the whole sequence bounds what this attack can gain. Where it is too small, or used twice, the
+    attack finds the batch.
     """
 
     name: ClassVar[str] = "correlated-noise"
