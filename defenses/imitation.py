@@ -159,6 +159,14 @@ class Imitation(ABC):
         self.update(me)
         return sent[-1].payload
 
+    def simulates_exactly(self) -> bool:
+        """Whether a simulated message has the law of a real one.
+
+        False where a client uses something that an outsider lacks, such as an oracle's norms. An attack then computes
+        gradients by `mimic_records`, `mimic` and `noise_scale` instead.
+        """
+        return True
+
     # --- whole runs ---------------------------------------------------------------------------
 
     def deviate(self) -> Self | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
@@ -33,6 +34,8 @@ from leakboard.federation.payload import Parameters
 HELD_OUT, MOST_HELD_OUT = 0.1, 500
 #: share of the time that gradients may take
 TIME_FOR_GRADIENTS = 0.6
+#: values of all auxiliary batches together (4 bytes each): what a cell's memory has room for
+MOST_VALUES = 2**28
 #: the largest shift, in pixels, of an image that is used again
 SHIFT = 3
 
@@ -58,7 +61,7 @@ class LearningToInvert(ReconstructionAttack):
 
     samples: int = Field(10_000, ge=16, le=1_000_000, description="auxiliary gradients that the network learns from")
     bins: int = Field(1024, ge=1, description="features per tensor")
-    hidden: int = Field(1000, ge=1, le=100_000, description="units of each hidden layer")
+    units: int = Field(1000, ge=1, le=100_000, description="of each hidden layer")
     epochs: int = Field(30, ge=1, le=100_000, description="passes over the auxiliary gradients")
     learning_rate: float = Field(1e-3, gt=0, description="step size of Adam; falls to 0 as a cosine")
     flip: bool = Field(True, description="use the mirror images of auxiliary images too")
@@ -81,6 +84,11 @@ class LearningToInvert(ReconstructionAttack):
         if knowledge.public.training.is_local:
             raise Unsupported("with local steps auxiliary gradients would be those of one step, without the defense")
         problems = task.problems(knowledge)
+        values = self.samples * max(p.gradient.records for p in problems) * math.prod(knowledge.public.shape)
+        if values > MOST_VALUES:
+            raise Unsupported(
+                f"samples x records x pixels may be at most {MOST_VALUES:,}; given: {values:,} (fewer `samples` help)"
+            )
         guess = knowledge.auxiliary.images.mean(0)
         images = [guess.expand(problem.gradient.records, -1, -1, -1).clone() for problem in problems]
         explained, late = [0.0] * len(problems), 0
@@ -115,7 +123,7 @@ class LearningToInvert(ReconstructionAttack):
             sketch,
             train,
             held_out,
-            hidden=self.hidden,
+            units=self.units,
             epochs=self.epochs,
             learning_rate=self.learning_rate,
             random=random,

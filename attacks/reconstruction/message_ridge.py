@@ -14,7 +14,7 @@ from leakboard.attacks.reconstruction.regression.learner import FEWEST
 from leakboard.attacks.reconstruction.regression.ridge import Ridge, Scaling
 from leakboard.attacks.reconstruction.regression.sketch import Sketch
 from leakboard.attacks.reconstruction.regression.sources import CHUNK, Source, message_of
-from leakboard.attacks.reconstruction.ridge import PENALTIES, RidgeInversion
+from leakboard.attacks.reconstruction.ridge import PENALTIES, RidgeInversion, Solved
 from leakboard.core.seeds import derive_seed
 from leakboard.federation.payload import Parameters, Payload, leaves
 
@@ -48,16 +48,16 @@ class MessageRidge(RidgeInversion):
         """One gradient per example, in three regressions."""
         return 3.0 * self.samples * problems, 0.0
 
-    def solve(self, knowledge: Knowledge, problem: Inversion, source: Source) -> tuple[Tensor | None, float]:
+    def solve(self, knowledge: Knowledge, problem: Inversion, source: Source) -> Solved:
         """The better of two regressions, on the reading and on the message."""
-        read, explained = super().solve(knowledge, problem, source)
+        read = super().solve(knowledge, problem, source)
         by_message = self._by_message(knowledge, problem)
-        if by_message is None or (read is not None and explained >= by_message[1]):
-            return read, explained
+        if by_message is None or (read.images is not None and read.explained >= by_message.explained):
+            return read
         return by_message
 
-    def _by_message(self, knowledge: Knowledge, problem: Inversion) -> tuple[Tensor, float] | None:
-        """Images (1, C, H, W) from the victim's own message, and the share that is explained; None without one."""
+    def _by_message(self, knowledge: Knowledge, problem: Inversion) -> Solved | None:
+        """The image and the label from the victim's own message; None without one."""
         found = message_of(knowledge, problem)
         if found is None or problem.gradient.records != 1:
             return None
@@ -77,14 +77,16 @@ class MessageRidge(RidgeInversion):
             guess = fitted.predict(observed)[0].argmax()
             if fitted.hits(onehot[: len(features)]) < TRUSTED:
                 plain = _Fitted.of(features, images[: len(features)].flatten(1), messages.widths)
-                return plain.predict(observed).view(-1, *images.shape[1:]).clamp(0, 1), plain.ridge.explained
+                found_images = plain.predict(observed).view(-1, *images.shape[1:]).clamp(0, 1)
+                return Solved(found_images, plain.ridge.explained, guess[None])
         else:
             guess = problem.labels[0]
         features = messages(images, guess.expand(len(images)), 2)
         if features is None:
             return None
         fitted = _Fitted.of(features, images[: len(features)].flatten(1), messages.widths)
-        return fitted.predict(observed).view(-1, *images.shape[1:]).clamp(0, 1), fitted.ridge.explained
+        found_images = fitted.predict(observed).view(-1, *images.shape[1:]).clamp(0, 1)
+        return Solved(found_images, fitted.ridge.explained, guess[None])
 
 
 def numbers(payload: Payload) -> Parameters:

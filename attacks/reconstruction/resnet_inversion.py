@@ -14,7 +14,7 @@ from leakboard.attacks.reconstruction.matching.program import program_of
 from leakboard.attacks.reconstruction.regression.learner import Inverter, Moments, learn
 from leakboard.attacks.reconstruction.regression.sources import KnownResidual, Source
 from leakboard.attacks.reconstruction.regression.standardised import GaussianImages, Standardised, matched
-from leakboard.attacks.reconstruction.ridge import RidgeInversion
+from leakboard.attacks.reconstruction.ridge import RidgeInversion, Solved
 from leakboard.core.seeds import derive_seed
 
 #: penalties of a local regression
@@ -57,20 +57,20 @@ class ResNetInversion(RidgeInversion):
         """One gradient per example, three per step."""
         return float(problems * (self.samples + (self.rounds + 1) * self.local + 3 * self.iterations)), 0.0
 
-    def solve(self, knowledge: Knowledge, problem: Inversion, source: Source) -> tuple[Tensor | None, float]:
-        """The images (M, C, H, W) of one problem, and the share of variance that the first regression explains."""
+    def solve(self, knowledge: Knowledge, problem: Inversion, source: Source) -> Solved:
+        """The images of one problem, and the share of variance that the first regression explains."""
         moments = Moments()
         inverter = self.inverter(knowledge, problem, source, moments)
         if inverter is None:
-            return None, 0.0
+            return Solved(None, 0.0)
         explained, image = inverter.ridge.explained, inverter(problem.gradient.values)
         if problem.gradient.records > 1:
-            return image, explained
+            return Solved(image, explained)
         for number in range(self.rounds):
             image, inverter = self._local(knowledge, problem, source, image, inverter, 1.0, number)
         program = program_of(knowledge.task.skeleton(), knowledge.public.shape)
         if not isinstance(source, KnownResidual) or program is None or not self.iterations:
-            return image, explained
+            return Solved(image, explained)
         misfit = Standardised.of(source, problem.gradient.values, moments.deviations())
         gaussian = _prior_of(knowledge.auxiliary.images, self.flip)
         better, _ = matched(
@@ -79,9 +79,9 @@ class ResNetInversion(RidgeInversion):
         before, after = misfit.misfit(image[0]), misfit.misfit(better)
         knowledge.progress(f"misfit {before:.3f} before and {after:.3f} after the matching")
         if not after < min(self.accept, before):
-            return image, explained
+            return Solved(image, explained)
         last, _ = self._local(knowledge, problem, source, better[None], inverter, SHRUNK, self.rounds)
-        return last if misfit.misfit(last[0]) < 2 * after else better[None], explained
+        return Solved(last if misfit.misfit(last[0]) < 2 * after else better[None], explained)
 
     def _local(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from pydantic import Field
@@ -26,6 +26,14 @@ from leakboard.federation.payload import Parameters
 
 #: penalties of the first regression, of which the leave-one-out error chooses one
 PENALTIES = (0.01, 0.03, 0.1, 0.3, 1.0, 10.0)
+
+
+class Solved(NamedTuple):
+    """Images (M, C, H, W) or None, the share of variance that is explained, labels (M,) if the attack has its own."""
+
+    images: Tensor | None
+    explained: float
+    labels: Tensor | None = None
 
 
 class RidgeInversion(ReconstructionAttack):
@@ -69,29 +77,32 @@ class RidgeInversion(ReconstructionAttack):
         if knowledge.public.training.is_local:
             raise Unsupported("with local steps auxiliary gradients would be those of one step, without the defense")
         problems = task.problems(knowledge)
-        images, explained, late = [], [], 0
+        images, labels, explained, late = [], [], [], 0
         for index, problem in enumerate(problems):
             guess = knowledge.auxiliary.images.mean(0).expand(problem.gradient.records, -1, -1, -1).clone()
+            label = None
             if usable(problem.gradient.values):
                 late += knowledge.time_left() <= 0
                 source = source_of(knowledge, problem)
-                found, share = self.solve(knowledge, problem, source)
+                found, share, label = self.solve(knowledge, problem, source)
                 late += found is not None and knowledge.time_left() <= 0
                 explained.append(share)
                 guess = guess if found is None else found
             images.append(guess)
+            labels.append(labels_of(knowledge, problem) if label is None else label)
             knowledge.progress(f"problem {index + 1} of {len(problems)}")
         flags = gradient_flags(problems)
         if late:
             flags.append(f"{STOPPED} in {late} of {len(problems)} problems")
         mean = sum(explained) / len(explained) if explained else 0.0
-        labels = tuple(labels_of(knowledge, problem) for problem in problems)
-        return ReconstructionAnswer(tuple(images), tuple(flags), {"explained": mean}, labels)
+        return ReconstructionAnswer(tuple(images), tuple(flags), {"explained": mean}, tuple(labels))
 
-    def solve(self, knowledge: Knowledge, problem: Inversion, source: Source) -> tuple[Tensor | None, float]:
-        """The images (M, C, H, W) of one problem, and the share of variance that the regression explains."""
+    def solve(self, knowledge: Knowledge, problem: Inversion, source: Source) -> Solved:
+        """The images of one problem."""
         inverter = self.inverter(knowledge, problem, source)
-        return (None, 0.0) if inverter is None else (inverter(problem.gradient.values), inverter.ridge.explained)
+        if inverter is None:
+            return Solved(None, 0.0)
+        return Solved(inverter(problem.gradient.values), inverter.ridge.explained)
 
     def inverter(
         self, knowledge: Knowledge, problem: Inversion, source: Source, moments: Moments | None = None

@@ -222,6 +222,10 @@ class ModelPerturbation(Defense):
         """Whether this client clips; without an oracle (an outsider's simulation) nothing is clipped."""
         return self.clip is not None and me.oracle is not None
 
+    def simulates_exactly(self) -> bool:
+        """Only without a clip bound: an outsider has no oracle, so its messages are not clipped."""
+        return self.clip is None
+
     def clipped_parts(
         self, me: Party, hidden: Parameters, direction: Tensor | None, images: Tensor, targets: Tensor
     ) -> tuple[Parts | None, Tensor]:

@@ -262,11 +262,17 @@ class _Update:
 
     def schedule(self, steps: int, batches: int, records: int, seen: SeenUpdate | None) -> Local | None:
         """The client's local steps; None where there was one step on all records, which is a gradient."""
-        if seen is not None and seen.local is not None:
-            return seen.local
         for name, value in (("local_steps", steps), ("local_batches", batches)):
             if type(value) is not int or value < 1:
                 raise UserError(f"`{name}` must be a whole number of at least 1; given: {value!r:.80}.")
+        if seen is not None and seen.local is not None:
+            own = (seen.local.steps, seen.local.batches)
+            if (steps, batches) not in ((1, 1), own):
+                raise UserError(
+                    f"The transcript says {own[0]} local steps on {own[1]} batches; given: {steps} on {batches}. Leave "
+                    "out `local_steps` and `local_batches`."
+                )
+            return seen.local
         if steps == batches == 1:
             return None
         if batches > min(steps, records) or records % batches:

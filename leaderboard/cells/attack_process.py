@@ -38,7 +38,7 @@ from leakboard.core import registry
 from leakboard.core.errors import Unsupported
 from leakboard.leaderboard.cells.answer import most_bytes, pack, unpack
 from leakboard.leaderboard.cells.parcel import open_parcel, receive_parcel, send_parcel
-from leakboard.leaderboard.cells.processes import context, obey_engine, one_thread, print_into
+from leakboard.leaderboard.cells.processes import context, limit_to_one_thread, obey_engine, print_into
 from leakboard.leaderboard.goals.question import Answer, AttackFailed, GoalQuestion
 from leakboard.leaderboard.records.record import Cost
 
@@ -219,7 +219,7 @@ def _child(questions: Connection, pipe: Connection) -> None:
     threading.Thread(target=_die_with_worker, args=(questions, inbox), daemon=True).start()
     if log:
         print_into(log)
-    one_thread()
+    limit_to_one_thread()
     try:
         question = _unpack(plugin_files, parcel)
         with _refusing(question):

@@ -11,7 +11,7 @@ import importlib
 from contextlib import suppress
 
 from leakboard.core import registry
-from leakboard.leaderboard.cells.processes import one_thread
+from leakboard.leaderboard.cells.processes import limit_to_one_thread
 from leakboard.leaderboard.records.provenance import commit, processor, versions
 
 #: the plugins that a cell or a training needs
@@ -34,4 +34,4 @@ def note_provenance() -> None:
 
 import_plugins()
 note_provenance()
-one_thread()
+limit_to_one_thread()

@@ -42,7 +42,7 @@ def context() -> BaseContext:
     return chosen
 
 
-def one_thread() -> None:
+def limit_to_one_thread() -> None:
     """One thread per process: with other work on the machine, two threads are 2 to 8 times slower (see DESIGN).
 
     A child of the fork server inherits the limits of all libraries that are loaded there.

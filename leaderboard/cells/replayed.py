@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-import torch
-
 from leakboard.core.errors import UserError
+from leakboard.core.threads import one_thread
 from leakboard.datasets.loading import load_pool
 from leakboard.federation.device import computing_on
 from leakboard.federation.observed import REPLAY_FOLDER, check_replayed, replay_observed
@@ -51,7 +48,7 @@ def replay_training(job: Job) -> None:
         raise UserError("The data is not that of the training: its digest differs.")
     splits = splits_of(job, pool)
     folder = job.training_folder / REPLAY_FOLDER
-    with _one_thread(), computing_on(job.device):
+    with one_thread(), computing_on(job.device):
         outcome = replay_observed(
             folder,
             job.make_defense(),
@@ -70,17 +67,6 @@ def replay_training(job: Job) -> None:
         _add(part, job.training_folder)
     finally:
         shutil.rmtree(part, ignore_errors=True)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """One thread, as in every training: over several threads torch adds up in another order."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _add(part: Path, folder: Path) -> None:

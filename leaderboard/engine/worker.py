@@ -11,7 +11,7 @@ from leakboard.core import registry
 from leakboard.core.errors import UserError
 from leakboard.core.files import write_text
 from leakboard.leaderboard.cells.attack_process import AttackPipes
-from leakboard.leaderboard.cells.processes import obey_engine, one_thread, print_into
+from leakboard.leaderboard.cells.processes import limit_to_one_thread, obey_engine, print_into
 from leakboard.leaderboard.cells.replayed import make_training
 from leakboard.leaderboard.cells.run_cell import run_cell
 from leakboard.leaderboard.planning.jobs import Job
@@ -48,7 +48,7 @@ def _work(job: Job, pipes: AttackPipes | None) -> None:
     log = log_file(job)
     log.unlink(missing_ok=True)
     print_into(log)
-    one_thread()
+    limit_to_one_thread()
     for file in job.plugin_files:
         registry.load_file(file)
     if job.cell is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 
@@ -77,10 +78,9 @@ def get_pools(board: Path, cache: Path = FOLDER) -> tuple[int, int]:
 def remove_unused_pools(board: Path, used: Container[str]) -> None:
     """Remove the pools against trainings that no record of the board names."""
     for folder in (board / SHADOWS).glob("*"):
-        if not any(key in used for key in _trainings(folder / ABOUT)):
-            for path in (*_models(folder), folder / ABOUT):
-                path.unlink(missing_ok=True)
-            folder.rmdir()
+        is_pool = _KEY.fullmatch(folder.name) and folder.is_dir() and not folder.is_symlink()
+        if is_pool and not any(key in used for key in _trainings(folder / ABOUT)):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _models(folder: Path) -> Iterator[Path]:

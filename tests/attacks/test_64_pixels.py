@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from types import SimpleNamespace
 
@@ -67,6 +68,8 @@ def test_every_metric_on_images_scores(name: str) -> None:
     truth = ReconstructionTruth(
         images[:4] + noise, images[:4], (0.5,) * 3, (0.25,) * 3, logits + 0.1, logits, decoys=images[4:]
     )
+    labels = (torch.arange(4) % CLASSES,)
+    truth = replace(truth, labels=labels, recovered_labels=labels)
     metric = registry.create("metric", name)
     assert isinstance(metric, ReconstructionMetric)
     found = metric.score(truth)

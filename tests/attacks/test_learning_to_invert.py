@@ -16,7 +16,7 @@ from leakboard.metrics.psnr import psnr
 from tests.attacks.clock import LONG_AGO
 from tests.attacks.test_ridge import defense, world_of
 
-ATTACK = LearningToInvert(samples=400, bins=64, hidden=64, epochs=15, learning_rate=3e-3, flip=False)
+ATTACK = LearningToInvert(samples=400, bins=64, units=64, epochs=15, learning_rate=3e-3, flip=False)
 
 
 def gain(name: str, **parameters: object) -> tuple[float, float]:
@@ -48,7 +48,7 @@ def test_shuffled_pairs_teach_no_more_than_the_mean_image() -> None:
         train = Examples(features[:200][order], images[:200])
         held_out = Examples(features[200:], images[200:])
         return trained(
-            sketch, train, held_out, hidden=64, epochs=15, learning_rate=3e-3, random=torch.Generator().manual_seed(1)
+            sketch, train, held_out, units=64, epochs=15, learning_rate=3e-3, random=torch.Generator().manual_seed(1)
         ).explained
 
     assert explained(torch.arange(200)) > 0.4

@@ -6,6 +6,7 @@ import torch
 
 from leakboard.attacks.base import Knowledge, ReconstructionTask
 from leakboard.attacks.reconstruction.message_ridge import MessageRidge, numbers
+from leakboard.attacks.reconstruction.regression.sources import source_of
 from leakboard.attacks.reconstruction.ridge import RidgeInversion
 from leakboard.contract.worlds import World, make_world
 from leakboard.metrics.psnr import psnr
@@ -33,6 +34,19 @@ def test_it_learns_from_what_is_sent_without_noise_beside_a_noisy_gradient() -> 
     assert more > max(less, 0.0) + 3
 
 
+def test_the_labels_are_those_that_it_used_and_not_those_of_the_noisy_gradient() -> None:
+    world = make_world(defense("mp-dp"), model_parameters={"hidden": [64]}, rounds=1, auxiliary=80, targets=TARGETS)
+    knowledge = Knowledge(world.view("server"), world.defense, world.auxiliary, 1)
+    attack = MessageRidge(samples=80, bins=256, flip=False)
+    task = ReconstructionTask("first", 0, TARGETS, 1, None, (1,) * TARGETS)
+    problems = task.problems(knowledge)
+    used = [attack.solve(knowledge, problem, source_of(knowledge, problem)).labels for problem in problems]
+    answer = attack.reconstruct(knowledge, task)
+    assert answer.labels is not None
+    assert [int(label) for label in answer.labels] == [int(label) for label in used if label is not None]
+    assert torch.cat(list(answer.labels)).tolist() == world.shards["client:0"].labels[:TARGETS].tolist()
+
+
 def test_noise_on_everything_teaches_it_nothing() -> None:
     world = make_world(
         defense("ldp", epsilon=0.001), model_parameters={"hidden": [8]}, rounds=1, auxiliary=80, targets=TARGETS
@@ -46,4 +60,8 @@ def test_where_the_view_holds_no_message_it_is_the_other_regression() -> None:
     world = make_world(defense("secagg"), model_parameters={"hidden": [8]}, rounds=1, auxiliary=60, targets=TARGETS)
     settings = {"samples": 60, "bins": 64, "flip": False}
     assert numbers({"a": b"sealed", "b": 3}) == {}
-    assert gain(world, MessageRidge.model_validate(settings)) == gain(world, RidgeInversion.model_validate(settings))
+    knowledge = Knowledge(world.view("server"), world.defense, world.auxiliary, 1)
+    task = ReconstructionTask("first", 0, TARGETS, 1, None, (1,) * TARGETS)
+    one, two = (kind.model_validate(settings).reconstruct(knowledge, task) for kind in (MessageRidge, RidgeInversion))
+    assert torch.equal(torch.cat(one.images), torch.cat(two.images))
+    assert one.diagnostics == two.diagnostics

@@ -207,7 +207,22 @@ def test_a_batch_is_rebuilt_as_a_whole() -> None:
     model = knowledge.task.initial(1)
     gradient = Gradient(knowledge.task.gradient(model, batch.images, batch.labels)[0], 1, 2)
     problem = Inversion(model, gradient, None)
-    found, explained = ATTACK.solve(knowledge, problem, source_of(knowledge, problem))
+    found, explained, _ = ATTACK.solve(knowledge, problem, source_of(knowledge, problem))
     assert found is not None
     assert found.shape == batch.images.shape
     assert explained > 0.02
+
+
+def test_a_simulation_that_does_not_clip_is_replaced_by_the_hooks() -> None:
+    """Clients of model perturbation are clipped by an oracle, which an outsider lacks."""
+    clipped = defense("mp", clip=0.1)
+    assert not clipped.simulates_exactly()
+    world = make_world(clipped, model_parameters={"hidden": [32]}, rounds=1, auxiliary=80, targets=2)
+    knowledge = Knowledge(world.view("server"), clipped, world.auxiliary, 1)
+    task = ReconstructionTask("first", 0, 2, 1, None, (1, 1))
+    problem = task.problems(knowledge)[0]
+    assert not Imitated(knowledge, problem, torch.zeros(1, dtype=torch.long)).by_message
+    answer = RidgeInversion(samples=80, bins=256, flip=False).reconstruct(knowledge, task)
+    truth = world.shards["client:0"].images[:2]
+    guess = world.auxiliary.images.mean(0).expand_as(truth)
+    assert float((psnr(torch.cat(answer.images), truth) - psnr(guess, truth)).mean()) > 3

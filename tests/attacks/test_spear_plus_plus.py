@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from leakboard.attacks.reconstruction.closed_form.dictionary import learned, sparser_pairs
+from leakboard.attacks.reconstruction.closed_form.dictionary import COINCIDE, learned, sparser_pairs
 from leakboard.attacks.reconstruction.spear_plus_plus import SpearPlusPlus
 from tests.attacks.test_analytic import attacked, errors, world_with
 
@@ -46,3 +46,8 @@ def test_a_mixture_of_two_columns_is_taken_apart() -> None:
     mixed = torch.tensor([[1.0, 0.0], [0.6, 0.8]], dtype=torch.float64)  # the first column, and a mixture of both
     found = sparser_pairs(mixed, columns)
     assert float(found[:, 1].abs().max()) > 1 - 1e-9
+
+
+def test_few_rows_share_nothing() -> None:
+    rows = torch.randn(COINCIDE, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    assert sparser_pairs(torch.eye(2, dtype=torch.float64), rows).shape == (0, 2)

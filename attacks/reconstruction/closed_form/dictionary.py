@@ -74,6 +74,8 @@ def sparser_pairs(vectors: Tensor, basis: Tensor) -> Tensor:
 
     A t that `COINCIDE` rows of the basis (n, B) share makes that many new zeros; for unrelated columns none is shared.
     """
+    if len(basis) <= COINCIDE:  # so few rows share nothing
+        return vectors.new_empty(0, basis.shape[1])
     columns = vectors @ basis.T  # (K, n)
     found = [vectors.new_empty(0, basis.shape[1])]
     for vector, column in zip(vectors, columns, strict=True):

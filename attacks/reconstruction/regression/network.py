@@ -37,9 +37,11 @@ def unordered_loss(made: Tensor, truth: Tensor) -> Tensor:
     """
     if made.shape[1] == 1:
         return (made - truth).square().mean()
-    costs = (made[:, :, None] - truth[:, None]).square().mean(-1)  # (N, M, M)
-    picked = [cost[linear_sum_assignment(cost.detach().numpy())].mean() for cost in costs]
-    return torch.stack(picked).mean()
+    with torch.no_grad():  # |a - b|^2 = |a|^2 + |b|^2 - 2 ab: the differences themselves would take M times the memory
+        costs = made.square().sum(-1)[:, :, None] + truth.square().sum(-1)[:, None] - 2 * made @ truth.mT  # (N, M, M)
+        orders = [torch.as_tensor(linear_sum_assignment(cost.T.numpy())[1]) for cost in costs]
+    ordered = torch.stack([batch[order] for batch, order in zip(made, orders, strict=True)])
+    return (ordered - truth).square().mean()
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ def trained(
     train: Examples,
     held_out: Examples,
     *,
-    hidden: int,
+    units: int,
     epochs: int,
     learning_rate: float,
     random: torch.Generator,
@@ -82,7 +84,7 @@ def trained(
     inputs, targets = scaling(train.features), train.images.flatten(2)
     mean = train.images.mean((0, 1)).expand(train.images.shape[1:])
     centre = mean.flatten(1)
-    network = _network(inputs.shape[1], hidden, centre.numel(), random)
+    network = _network(inputs.shape[1], units, centre.numel(), random)
     unseen, truth = scaling(held_out.features), held_out.images.flatten(2)
     spread = float(unordered_loss(centre.expand_as(truth), truth)) or 1.0
     optimiser = torch.optim.Adam(network.parameters(), learning_rate, foreach=True)
@@ -118,10 +120,10 @@ def _scaling_of(features: Tensor, sketch: Sketch) -> Scaling:
     return Scaling(scaling.mean, scaling.factor * math.sqrt(sum(widths) / len(widths)))
 
 
-def _network(inputs: int, hidden: int, outputs: int, random: torch.Generator) -> nn.Sequential:
+def _network(inputs: int, units: int, outputs: int, random: torch.Generator) -> nn.Sequential:
     """Weights by He et al. (2015); the last layer starts at a tenth of that, so that the first answer is the mean."""
     network = nn.Sequential(
-        nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, outputs)
+        nn.Linear(inputs, units), nn.ReLU(), nn.Linear(units, units), nn.ReLU(), nn.Linear(units, outputs)
     )
     with torch.no_grad():
         for layer in network:

@@ -86,8 +86,9 @@ class Imitated:
     """What the defense makes of images, by its own code: `simulate` and `read`, else its hooks.
 
     - If the view holds the victim's own message, a simulated message takes its place, and the defense reads it.
-    - Of a mean over clients, or of a view without that message, the gradients are computed, changed by `mimic_records`
-      and `mimic`, averaged, and get noise as `noise_scale` states it.
+    - Of a mean over clients, of a view without that message, or where a simulation lacks something
+      (`simulates_exactly`), the gradients are computed, changed by `mimic_records` and `mimic`, averaged, and get noise
+      as `noise_scale` states it.
     """
 
     def __init__(self, knowledge: Knowledge, problem: Inversion, labels: Tensor) -> None:
@@ -116,6 +117,8 @@ class Imitated:
     def _reads_its_own_message(self) -> bool:
         """Whether the victim's real message, put where simulated ones will be, is read as the observed gradient."""
         if self.observation is None or self.received is None or self.problem.gradient.clients != 1:
+            return False
+        if not self.knowledge.defense.simulates_exactly():
             return False
         sent = [m.payload for m in self.observation.messages if m.kind == "update" and m.sender == VICTIM]
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -19,6 +20,7 @@ SMALL: dict[str, Any] = {
     "models": 4,
     "references": 1,
     "hidden": (4,),
+    "units": 16,
     "epochs": 2,
     "samples": 200,
     "local": 16,
@@ -32,8 +34,11 @@ def small(plugin: type[P], **given: Any) -> P:
     known = {name: value for name, value in SMALL.items() if name in plugin.model_fields}
     try:
         return plugin.model_validate({**known, **given})
-    except ValidationError:  # its parameters have other bounds than ours
-        pass
+    except ValidationError as error:  # a parameter of that name has other bounds or another type than ours
+        refused = {fault["loc"][0] for fault in error.errors() if fault["loc"]}
+        known = {name: value for name, value in known.items() if name not in refused}
+    with suppress(ValidationError):
+        return plugin.model_validate({**known, **given})
     try:
         return plugin.model_validate(given)
     except ValidationError as error:
