@@ -14,10 +14,12 @@ from leakboard.core import registry
 from leakboard.core.errors import UserError
 from leakboard.defenses.base import AGGREGATE
 from leakboard.defenses.building_blocks.secure_sum import SecureSum, _without_masks
+from leakboard.defenses.building_blocks.summed_codes import SummedCodes
+from leakboard.defenses.crypto.fixed_point import Integers
 from leakboard.defenses.noise.calibration import gaussian_epsilon, gaussian_mu
 from leakboard.federation.settings import SERVER, ObservedRounds, Training
 from leakboard.federation.transcript import Observation
-from tests.defenses.makings import Run, create, flat, public_of, updates
+from tests.defenses.makings import Run, create, flat, public_of, relative, updates
 from tests.defenses.small import chi_square_fits, mean_bound, quiet, sent_codes, small_run, sums, velocity
 
 #: rates at which seed 0 has rounds with nobody, one and several clients missing, and one that is late
@@ -153,6 +155,30 @@ def test_a_late_update_is_held_by_the_server_and_opens_only_without_a_defense() 
     keyed = _without_masks(message, at.context, bytes(32), own["mask"], near)
     assert not bool((keyed == true).any())
     assert bool((_without_masks(message, at.context, own["seed"], own["mask"], near) == true).all())
+
+
+@pytest.mark.parametrize("name", ["secagg", "tp-smc", "pile", "hybridalpha", "mp-dp+"])
+def test_a_colluder_takes_its_update_out_of_a_sum_in_time_and_leaves_late_ones_alone(name: str) -> None:
+    """In every round that is opened; some have a late update of another client."""
+    run, plain = small_run(quiet(name), **MISSING), small_run(quiet("secagg"), **MISSING)
+    defense, late = run.defense, [late_in(at) for at in plain.rounds()]
+    assert isinstance(defense, SummedCodes)
+    mixed = 0
+    for at, of_colluder, without in zip(run.rounds(), run.view("server+clients:1").of_kind("train"), late, strict=True):
+        if "aggregate" not in at.states[SERVER]:
+            continue
+        codes = sent_codes(run, at)
+        others = sorted(set(updates(at)) - without - {"client:1"})
+        total: Integers = sum((codes[other] for other in others), start=np.zeros(1, dtype=np.int64))
+        update = defense.decoded(run.public, at.context, total, len(others))
+        expected = flat(defense.gradient_of(update, at.states[SERVER], run.public))
+        left = defense.read(of_colluder, run.public).gradients[AGGREGATE]
+        opened, count = defense.open_updates(of_colluder, run.public)[AGGREGATE]
+        assert left.clients == count == len(others)
+        assert relative(flat(left.values), expected) < 1e-6
+        assert relative(flat(opened["gradient"]), flat(update["gradient"])) < 1e-6
+        mixed += bool(without - {"client:1"}) and "client:1" in set(updates(at)) - without
+    assert mixed
 
 
 def test_a_late_victim_trained_and_a_missing_one_did_not() -> None:
