@@ -13,7 +13,7 @@ import torch
 from leakboard.core import registry
 from leakboard.core.errors import UserError
 from leakboard.defenses.base import AGGREGATE
-from leakboard.defenses.building_blocks.secure_sum import SecureSum, _without_masks
+from leakboard.defenses.building_blocks.secure_sum import SecureSum, _without_masks, _words
 from leakboard.defenses.building_blocks.summed_codes import SummedCodes
 from leakboard.defenses.crypto.fixed_point import Integers
 from leakboard.defenses.noise.calibration import gaussian_epsilon, gaussian_mu
@@ -152,7 +152,7 @@ def test_a_late_update_is_held_by_the_server_and_opens_only_without_a_defense() 
     (message,) = [m for m in at.messages if m.kind == "update" and m.sender == name]
     own, true = at.states[name]["round"], sent_codes(masked, at)[name].astype(np.uint64)
     near = {other: own["keys"][other] for other in own["shares"]}
-    keyed = _without_masks(message, at.context, bytes(32), own["mask"], near)
+    keyed = _without_masks(message, at.context, bytes(32), own["mask"], near) + _words(bytes(32), len(true))
     assert not bool((keyed == true).any())
     assert bool((_without_masks(message, at.context, own["seed"], own["mask"], near) == true).all())
 
