@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from leakboard.core import registry
 from leakboard.core.errors import UserError
@@ -17,7 +16,7 @@ from leakboard.defenses.building_blocks.secure_sum import SecureSum, _without_ma
 from leakboard.defenses.building_blocks.summed_codes import SummedCodes
 from leakboard.defenses.crypto.fixed_point import Integers
 from leakboard.defenses.noise.calibration import gaussian_epsilon, gaussian_mu
-from leakboard.federation.settings import SERVER, ObservedRounds, Training
+from leakboard.federation.settings import SERVER, Dropout, ObservedRounds, Training
 from leakboard.federation.transcript import Observation
 from tests.defenses.makings import Run, create, flat, public_of, relative, updates
 from tests.defenses.small import chi_square_fits, mean_bound, quiet, sent_codes, small_run, sums, velocity
@@ -190,12 +189,19 @@ def test_a_late_victim_trained_and_a_missing_one_did_not() -> None:
         assert all("client:0" in updates(at) for at in run.rounds("probe"))  # probes have everybody
 
 
-def test_missing_is_measured_only_where_somebody_can_be_missing() -> None:
-    assert "rounds_lost" not in small_run(create("fedsgd"), clients=5).outcome.ledger.worst
-    assert torch.equal(
-        flat(small_run(create("fedsgd"), clients=5).outcome.model),
-        flat(small_run(create("fedsgd"), clients=5, dropout=0.0).outcome.model),
-    )
+@pytest.mark.parametrize(
+    ("training", "measured"),
+    [
+        ({}, False),
+        ({"dropout": 0.01}, True),
+        ({"late": 0.01}, True),
+        ({"dropouts": (Dropout(client=1, round=0, step="update"),)}, True),
+    ],
+)
+def test_missing_is_measured_only_where_somebody_can_be_missing(training: dict[str, Any], measured: bool) -> None:
+    worst = small_run(create("fedsgd"), clients=5, **training).outcome.ledger.worst
+    names = {"clients_missing", "most_missing", "rounds_lost"}
+    assert names & worst.keys() == (names if measured else set())
 
 
 @pytest.mark.parametrize("name", ["ddp", "mp-dp+", "ddg"])
