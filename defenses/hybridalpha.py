@@ -235,6 +235,10 @@ class HybridAlpha(Encrypted, NoisyShare):
 
     # --- reading -------------------------------------------------------------------------------
 
+    def counted(self, observation: Observation) -> set[str]:
+        """Those whose sum the server asked the authority to open."""
+        return {name for m in observation.messages if m.kind == "request" for name in m.payload["weights"]}
+
     def opened(self, observation: Observation, public: Public) -> dict[str, Integers]:
         """The authority's master key decrypts every single update."""
         held = observation.keys.get(AUTHORITY)

@@ -79,7 +79,8 @@ class CorrelatedNoise(BatchMembership):
         training, defense = knowledge.public.training, knowledge.defense
         if defense.noise_over_rounds(knowledge.public, training.batch_size) is None:
             raise Unsupported(f"the noise of '{defense.name}' is independent from round to round: nothing cancels")
-        if training.is_local or training.weight_decay or training.may_miss(round_index):
+        missing = training.misses_at_random or training.dropouts  # steps between models are those of other rounds too
+        if training.is_local or training.weight_decay or missing:
             raise Unsupported("local steps, weight decay and missing clients are not modelled")
         model = next((r.model for r in knowledge.readings() if _is(r, "train", round_index)), None)
         seen = list(combinations(knowledge))

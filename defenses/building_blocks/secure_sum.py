@@ -212,6 +212,10 @@ class SecureSum(SummedCodes):
                     total += self._open_masks(me, name, secret, len(total))
         self.conclude(me, total.astype(np.int64), len(own["senders"]))
 
+    def counted(self, observation: Observation) -> set[str]:
+        """Those whose masked updates the server added up."""
+        return set(observation.states[SERVER]["round"]["senders"])
+
     def opened(self, observation: Observation, public: Public) -> dict[str, Integers]:
         """With enough colluders who hold shares of a client's seed and mask key, the server decrypts its update."""
         server = observation.states[SERVER].get("round", {})

@@ -50,6 +50,10 @@ class SummedCodes(Defense):
     def apply(self, me: Party, average: Payload, clients: int) -> None:
         """Server: take the step with the mean update of `clients` clients."""
 
+    @abstractmethod
+    def counted(self, observation: Observation) -> set[str]:
+        """The clients whose updates are in the sum that the server opened, by what it holds; late ones are not."""
+
     def opened(self, observation: Observation, public: Public) -> dict[str, Integers]:
         """The codes of single clients that the keys in this observation decrypt, by client; none here."""
         return {}
@@ -142,7 +146,7 @@ class SummedCodes(Defense):
             owner: Gradient(self.gradient_of(update, server, public), count, count * batch)
             for owner, (update, count) in updates.items()
         }
-        senders = {m.sender for m in observation.messages if m.kind == "update" and m.receiver == SERVER}
+        senders = self.counted(observation) if AGGREGATE in updates else set()
         moved = {
             owner: Gradient(update["statistics"], count, count * batch)
             for owner, (update, count) in updates.items()
@@ -162,7 +166,7 @@ class SummedCodes(Defense):
         mean, count = server["aggregate"]["update"], int(server["aggregate"]["clients"])
         codes = {**self.own_codes(observation, public), **self.opened(observation, public)}
         known = {client: self.decoded(public, context, own, 1) for client, own in codes.items()}
-        senders = {m.sender for m in observation.messages if m.kind == "update" and m.receiver == SERVER}
+        senders = self.counted(observation)
         found: dict[str, tuple[Payload, int]] = {}
         for part in mean:
             single = {client: Gradient(body[part], 1, context.batch_size) for client, body in known.items()}

@@ -249,6 +249,10 @@ class ThresholdSum(Encrypted):
 
     # --- reading -------------------------------------------------------------------------------
 
+    def counted(self, observation: Observation) -> set[str]:
+        """Those whose ciphertexts the server multiplied."""
+        return set(observation.states[SERVER]["senders"])
+
     def opened(self, observation: Observation, public: Public) -> dict[str, Integers]:
         """t_bar shares decrypt every single update."""
         held = {keys["index"]: keys for keys in observation.keys.values() if "index" in keys}

@@ -21,7 +21,7 @@ from leakboard.defenses.ddp_mf import DdpMf
 from leakboard.defenses.mf import Mf
 from leakboard.defenses.noise.correlated import Floats
 from leakboard.federation.party import Party
-from leakboard.federation.settings import VICTIM, ObservedRounds, Public
+from leakboard.federation.settings import VICTIM, Dropout, ObservedRounds, Public
 from leakboard.metrics.auc import auc
 from tests.attacks.test_batch_membership import others
 from tests.defenses.makings import Run, create
@@ -141,6 +141,7 @@ def test_the_record_says_how_much_noise_was_taken_off() -> None:
         (create("ddp-mf", noise=False), {}, "independent from round to round"),
         (create("mf"), {"weight_decay": 0.1}, "weight decay"),
         (create("mf"), {"dropout": 0.1}, "missing clients"),
+        (create("mf"), {"dropouts": (Dropout(client=1, round=0, step="update"),)}, "missing clients"),  # asked: round 1
     ],
 )
 def test_what_it_cannot_do_is_said(defense: Defense, training: dict[str, Any], reason: str) -> None:

@@ -8,16 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from leakboard.core import registry
 from leakboard.core.errors import UserError
 from leakboard.defenses.base import AGGREGATE
-from leakboard.defenses.building_blocks.secure_sum import SecureSum, _without_masks
+from leakboard.defenses.building_blocks.secure_sum import SecureSum, _without_masks, _words
+from leakboard.defenses.building_blocks.summed_codes import SummedCodes
+from leakboard.defenses.crypto.fixed_point import Integers
 from leakboard.defenses.noise.calibration import gaussian_epsilon, gaussian_mu
-from leakboard.federation.settings import SERVER, ObservedRounds, Training
+from leakboard.federation.settings import SERVER, Dropout, ObservedRounds, Training
 from leakboard.federation.transcript import Observation
-from tests.defenses.makings import Run, create, flat, public_of, updates
+from tests.defenses.makings import Run, create, flat, public_of, relative, updates
 from tests.defenses.small import chi_square_fits, mean_bound, quiet, sent_codes, small_run, sums, velocity
 
 #: rates at which seed 0 has rounds with nobody, one and several clients missing, and one that is late
@@ -150,9 +151,33 @@ def test_a_late_update_is_held_by_the_server_and_opens_only_without_a_defense() 
     (message,) = [m for m in at.messages if m.kind == "update" and m.sender == name]
     own, true = at.states[name]["round"], sent_codes(masked, at)[name].astype(np.uint64)
     near = {other: own["keys"][other] for other in own["shares"]}
-    keyed = _without_masks(message, at.context, bytes(32), own["mask"], near)
+    keyed = _without_masks(message, at.context, bytes(32), own["mask"], near) + _words(bytes(32), len(true))
     assert not bool((keyed == true).any())
     assert bool((_without_masks(message, at.context, own["seed"], own["mask"], near) == true).all())
+
+
+@pytest.mark.parametrize("name", ["secagg", "tp-smc", "pile", "hybridalpha", "mp-dp+"])
+def test_a_colluder_takes_its_update_out_of_a_sum_in_time_and_leaves_late_ones_alone(name: str) -> None:
+    """In every round that is opened; some have a late update of another client."""
+    run, plain = small_run(quiet(name), **MISSING), small_run(quiet("secagg"), **MISSING)
+    defense, late = run.defense, [late_in(at) for at in plain.rounds()]
+    assert isinstance(defense, SummedCodes)
+    mixed = 0
+    for at, of_colluder, without in zip(run.rounds(), run.view("server+clients:1").of_kind("train"), late, strict=True):
+        if "aggregate" not in at.states[SERVER]:
+            continue
+        codes = sent_codes(run, at)
+        others = sorted(set(updates(at)) - without - {"client:1"})
+        total: Integers = sum((codes[other] for other in others), start=np.zeros(1, dtype=np.int64))
+        update = defense.decoded(run.public, at.context, total, len(others))
+        expected = flat(defense.gradient_of(update, at.states[SERVER], run.public))
+        left = defense.read(of_colluder, run.public).gradients[AGGREGATE]
+        opened, count = defense.open_updates(of_colluder, run.public)[AGGREGATE]
+        assert left.clients == count == len(others)
+        assert relative(flat(left.values), expected) < 1e-6
+        assert relative(flat(opened["gradient"]), flat(update["gradient"])) < 1e-6
+        mixed += bool(without - {"client:1"}) and "client:1" in set(updates(at)) - without
+    assert mixed
 
 
 def test_a_late_victim_trained_and_a_missing_one_did_not() -> None:
@@ -164,12 +189,19 @@ def test_a_late_victim_trained_and_a_missing_one_did_not() -> None:
         assert all("client:0" in updates(at) for at in run.rounds("probe"))  # probes have everybody
 
 
-def test_missing_is_measured_only_where_somebody_can_be_missing() -> None:
-    assert "rounds_lost" not in small_run(create("fedsgd"), clients=5).outcome.ledger.worst
-    assert torch.equal(
-        flat(small_run(create("fedsgd"), clients=5).outcome.model),
-        flat(small_run(create("fedsgd"), clients=5, dropout=0.0).outcome.model),
-    )
+@pytest.mark.parametrize(
+    ("training", "measured"),
+    [
+        ({}, False),
+        ({"dropout": 0.01}, True),
+        ({"late": 0.01}, True),
+        ({"dropouts": (Dropout(client=1, round=0, step="update"),)}, True),
+    ],
+)
+def test_missing_is_measured_only_where_somebody_can_be_missing(training: dict[str, Any], measured: bool) -> None:
+    worst = small_run(create("fedsgd"), clients=5, **training).outcome.ledger.worst
+    names = {"clients_missing", "most_missing", "rounds_lost"}
+    assert names & worst.keys() == (names if measured else set())
 
 
 @pytest.mark.parametrize("name", ["ddp", "mp-dp+", "ddg"])
