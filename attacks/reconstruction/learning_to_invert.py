@@ -92,7 +92,9 @@ class LearningToInvert(ReconstructionAttack):
         guess = knowledge.auxiliary.images.mean(0)
         images = [guess.expand(problem.gradient.records, -1, -1, -1).clone() for problem in problems]
         explained, late = [0.0] * len(problems), 0
-        for group in _groups(problems):
+        for found in _groups(problems):
+            # draws depend on the first problem: sorted, so that the order in which problems come changes nothing
+            group = sorted(found, key=lambda i: knowledge.generator_for(problems[i], "order").initial_seed())
             inverter = self.inverter(knowledge, [problems[i] for i in group])
             late += len(group) if knowledge.time_left() <= 0 else 0
             for index in group if inverter is not None else ():
