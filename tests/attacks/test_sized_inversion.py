@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -48,6 +50,19 @@ def test_it_says_where_the_size_was_not_used() -> None:
     assert NOT_USED in answered(clip, short).flags
     assert NOT_USED not in answered(clip, SizedInversion(iterations=1, mimic=True)).flags
     assert NOT_USED in answered(Ldp(), short).flags
+
+
+def test_the_size_of_an_update_of_local_steps_is_not_used() -> None:
+    """It is that of a path, not of a gradient."""
+    world = make_world(FedSGD(), model="convnet", model_parameters={"width": 4}, rounds=1)
+    knowledge = known(FedSGD(), world)
+    problems = TASK.problems(knowledge)
+    assert SizedInversion().size_weight(knowledge, problems) > 0
+    steps = {"local_steps": 2, "local_batches": 1, "local_learning_rate": 0.05}
+    public = knowledge.public
+    told = public.model_copy(update={"training": public.training.model_copy(update=steps)})
+    local = replace(knowledge, view=replace(knowledge.view, public=told))
+    assert SizedInversion().size_weight(local, problems) == 0
 
 
 class _Flat:

@@ -12,6 +12,7 @@ from leakboard.attacks.base import Knowledge, MembershipAnswer, MembershipAttack
 from leakboard.contract import apply, check_plugin, overflow, rules, sentence_of
 from leakboard.contract.attack import check_answers_in_the_right_form
 from leakboard.contract.channels import check_no_party_acts_on_more_than_its_own_knowledge
+from leakboard.contract.small import small
 from leakboard.core import registry
 from leakboard.core.errors import Unsupported, UserError
 from leakboard.core.plugins import Plugin
@@ -128,3 +129,13 @@ def test_an_attack_that_refuses_everything_is_broken() -> None:
     result = apply(check_answers_in_the_right_form, Refuses())
     assert result.outcome == "broken"
     assert result.reason == "It refuses every federation of the contract: nothing to attack in 'fedsgd'."
+
+
+def test_a_parameter_of_another_type_leaves_the_others_small() -> None:
+    class Learning(FedSGD):
+        name: ClassVar[str] = "learning"
+        hidden: int = 1000
+        epochs: int = 30
+
+    made = small(Learning)
+    assert (made.hidden, made.epochs) == (1000, 2)

@@ -76,6 +76,16 @@ def test_only_files_of_models_are_taken(board: Path, tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "cache").rglob("*") if path.is_file()] == ["0.safetensors"]
 
 
+def test_what_is_no_pool_is_left_alone_and_stray_files_go_with_an_unused_pool(board: Path) -> None:
+    (pool,) = (board / SHADOWS).iterdir()
+    (pool / ".DS_Store").write_text("x")
+    (board / SHADOWS / "note.txt").write_text("x")
+    (board / SHADOWS / ("b" * 64)).symlink_to(board)
+    remove_unused_pools(board, ())
+    assert sorted(path.name for path in (board / SHADOWS).iterdir()) == ["b" * 64, "note.txt"]
+    assert board.is_dir()
+
+
 def test_a_log_that_names_no_key_gives_no_pool(jobs: tuple[Job, ...], tmp_path: Path) -> None:
     job = next(job for job in jobs if job.cell is not None).model_copy(update={"run": str(tmp_path)})
     log_file(job).parent.mkdir()
