@@ -125,7 +125,7 @@ class MixAndMatch(RunsAnother, ReconstructionAttack):
         images = iter(answer.images)
         joined = tuple(torch.cat([next(images) for _ in range(share)]) for share in shares)
         flags = (*answer.flags, f"ran {self.attack} on every client's update, known up to one constant")
-        return replace(answer, images=joined, flags=flags)
+        return replace(answer, images=joined, flags=flags, labels=None)  # labels of several clients are not scored
 
     def _problems(
         self, knowledge: Knowledge, task: ReconstructionTask, observation: Observation, place: int

@@ -86,7 +86,8 @@ def in_8_bits(path: Path, truth: Tensor | None) -> bytes:
     RuntimeError.
     """
     with safe_open(str(path), framework="pt") as file:
-        found = [file.get_tensor(f"images/{index}") for index in range(len(file.keys()))]
+        names = [name for name in list(file.keys()) if name.startswith("images/")]  # labels may stand beside them
+        found = [file.get_tensor(f"images/{index}") for index in range(len(names))]
         notes = file.metadata()
     # non-finite values become grey, as everywhere
     shown = [sanitise(images)[0].clamp(0, 1) for images in (found if truth is None else _scored(found, truth))]
