@@ -4,7 +4,6 @@ import ast
 import json
 import os
 import shutil
-import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -171,7 +170,7 @@ def test_a_new_file_a_changed_one_and_a_removed_one_are_noticed(checkout: Path) 
 
 
 def test_the_same_size_at_another_time_is_noticed(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # Python's own cache looks at whole seconds only
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")  # Python's own cache looks at whole seconds only
     path = checkout / "defenses" / "first.py"
     assert known() == ["first"]
     before = path.stat()
