@@ -186,11 +186,12 @@ def test_a_killed_pool_continues_where_it_stopped(trainings: list[int], tmp_path
     )
     assert child.stdout is not None
     try:
-        lines = [child.stdout.readline() for _ in range(2)]
+        lines = [child.stdout.readline() for _ in range(3)]
     finally:
         child.send_signal(signal.SIGKILL)
         child.wait()
-    assert lines == ["shadow 1 of 4\n", "shadow 2 of 4\n"]
+    assert lines[0].startswith("shadow pool ")
+    assert lines[1:] == ["shadow 1 of 4\n", "shadow 2 of 4\n"]
 
     resumed = shadow_pool(knowledge(), WORLD.unseen, 4, online=False, folder=tmp_path / "killed")
     assert len(trainings) == 2
