@@ -86,7 +86,7 @@ def in_8_bits(path: Path, truth: Tensor | None) -> bytes:
     RuntimeError.
     """
     with safe_open(str(path), framework="pt") as file:
-        names = [name for name in list(file.keys()) if name.startswith("images/")]  # labels may stand beside them
+        names = [name for name in list(file.keys()) if name.startswith("images/")]  # the others are labels
         found = [file.get_tensor(f"images/{index}") for index in range(len(names))]
         notes = file.metadata()
     # non-finite values become grey, as everywhere
