@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 
 import torch
@@ -23,6 +24,8 @@ from leakboard.federation.settings import ObservedRounds, Public, Training, clie
 from leakboard.federation.transcript import Observation
 from leakboard.federation.view import View, make_view, parse_threat
 
+#: long lines of a list go on in the next line
+_WRAPPED = textwrap.TextWrapper(120, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 THREATS = ("server", "server+keys", "server+clients:1", "client")
 CLIENTS, ROUNDS, SHARD, BATCH, HIDDEN = 3, 2, 8, 4, 1
 COMMAND = "make docs"
@@ -104,8 +107,9 @@ def _view_markdown(defense: Defense, view: View, true: Parameters | None) -> str
     for observation in shown:
         lines += _rows(observation)
     last = shown[-1]
-    lines += ["", f"- state: {_held(last.states)}", f"- keys: {_held(last.keys)}", f"- own: {_own(view)}"]
-    lines += [f"- honest reading: {_reading(defense, view, true)}"]
+    facts = {"state": _held(last.states), "keys": _held(last.keys), "own": _own(view)}
+    facts["honest reading"] = _reading(defense, view, true)
+    lines += ["", *(_WRAPPED.fill(f"- {name}: {value}") for name, value in facts.items())]
     return "\n".join(lines)
 
 
