@@ -12,8 +12,9 @@ from leakboard.leaderboard.planning.skips import sure_skip
 
 
 def plan_text(plan: Plan, workers: int) -> str:
-    """The plan, one paragraph per defense; to estimate the time, one round of each defense is tried."""
-    seconds, jobs = with_defenses(plan, estimate(plan)), (*plan.trainings, *plan.cells)
+    """The plan, one paragraph per defense; to estimate the time, two rounds of each defense are tried."""
+    seconds, untried = with_defenses(plan, estimate(plan))
+    jobs = (*plan.trainings, *plan.cells)
     left = [job for job in jobs if not _is_there(job)]
     lines = [
         f"Suite {plan.suite.name}: {_count(len(plan.trainings), 'training')}, {_count(len(plan.cells), 'cell')}; "
@@ -31,6 +32,8 @@ def plan_text(plan: Plan, workers: int) -> str:
     unknown = sum(_key(job) not in seconds for job in left)
     if unknown:
         lines += [f"{_count(unknown, 'job')} of unknown length (?) not counted."]
+    if untried:
+        lines += [f"Of the trainings of {', '.join(untried)} only the gradients are counted: no round could be tried."]
     return "\n".join(lines)
 
 

@@ -1,11 +1,14 @@
-"""What a round costs under a defense on this machine: a few clients are run for one round, for `run --dry-run`."""
+"""What a training costs under a defense on this machine: a few clients are run for two rounds, for `run --dry-run`."""
 
 from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import pairwise
 from types import FrameType
 
 import torch
@@ -14,59 +17,89 @@ from leakboard.datasets.base import LabelledImages
 from leakboard.defenses.base import Defense
 from leakboard.federation.rounds import Federation
 from leakboard.federation.settings import ObservedRounds, Public, client_name
-from leakboard.leaderboard.planning.estimate import OVERHEAD
+from leakboard.leaderboard.planning.estimate import OVERHEAD, attack_work
 from leakboard.leaderboard.planning.plan import Plan
 
 #: at most this many clients are tried, for at most this many seconds
 CLIENTS, PATIENCE = 5, 20.0
 
 
-def with_defenses(plan: Plan, seconds: dict[str, float]) -> dict[str, float]:
-    """The estimates with the work of each defense (clipping, noise, encryption) in its trainings.
+@dataclass(frozen=True)
+class Cost:
+    """CPU seconds under a defense: of what is done once, of a round, and of one probe of every batch size together.
 
-    A training runs the protocol once per round and once per probe, each time about as long as a round that was tried.
-    Where a round cannot be tried, or takes too long, the estimate stays: the gradients alone.
+    Once are done the set-up and what the first round does more than others, such as a sample of real encryption.
     """
-    found, tried = dict(seconds), dict[str, float | None]()
+
+    once: float
+    round: float
+    probes: float
+
+    def training(self, rounds: int, observe: ObservedRounds) -> float:
+        """Seconds of a whole training, with its probes."""
+        return self.once + rounds * self.round + len(observe.rounds) * observe.targets * self.probes
+
+
+def with_defenses(plan: Plan, seconds: dict[str, float]) -> tuple[dict[str, float], list[str]]:
+    """The estimates with the work of each defense (clipping, noise, encryption), and the defenses without it.
+
+    Shadow models are trained with the work of a defense too, without what it does once. Where a defense cannot be
+    tried, or takes too long, the estimates stay: the gradients alone.
+    """
+    found, tried, unknown = dict(seconds), dict[str, Cost | None](), dict[str, None]()
+    longer: dict[str, float] = {}
     for job in plan.trainings:
-        public = plan.publics[job.training_key]
+        public, observe = plan.publics[job.training_key], ObservedRounds.of_record(job.training.observe)
         kind = public.model_dump_json(exclude={"shard_sizes", "total_rounds"})
         if kind not in tried:
             tried[kind] = None
             with suppress(Exception):  # a plugin's own code, or the end of our patience
-                tried[kind] = round_seconds(job.make_defense(), public)
+                tried[kind] = try_rounds(job.make_defense(), public, observe)
         cost = tried[kind]
-        if cost is not None:
-            observe = ObservedRounds.of_record(job.training.observe)
-            probes = len(observe.rounds) * observe.targets * len(observe.sizes)
-            found[job.training_key] = OVERHEAD + (public.total_rounds + probes) * cost
-    return found
+        if cost is None:
+            unknown[job.training.defense.label] = None
+            continue
+        whole = OVERHEAD + cost.training(public.total_rounds, observe)
+        longer[job.training_key] = whole - cost.once - seconds[job.training_key]
+        found[job.training_key] = whole
+    for job in plan.cells:
+        if found.get(job.key):
+            _, trainings = attack_work(job)
+            found[job.key] += trainings * longer.get(job.training_key, 0.0)
+    return found, list(unknown)
 
 
-def round_seconds(defense: Defense, public: Public) -> float:
-    """CPU seconds of one round with one thread, without its set-up; the second of two tries, when all is loaded."""
+def try_rounds(defense: Defense, public: Public, observe: ObservedRounds) -> Cost:
+    """The costs of a training with one thread, from two rounds and one probe of every batch size in the second."""
     clients, size = min(public.training.per_round, CLIENTS), public.training.batch_size
+    probe = observe.model_copy(update={"rounds": ("last",), "targets": 1})
+    shard = max(size, sum(probe.sizes))
     whole = {"dropouts": (), "dropout": 0.0, "late": 0.0}
-    settings = {"clients": clients, "participants": None, "rounds": 1, "epochs": None, **whole}
-    small = public.model_copy(
-        update={
-            "training": public.training.model_copy(update=settings),
-            "total_rounds": 1,
-            "shard_sizes": (size,) * clients,
-        }
+    settings = {"clients": clients, "participants": None, "rounds": 2, "epochs": None, **whole}
+    training = public.training.model_copy(update=settings)
+    small = public.model_copy(update={"training": training, "total_rounds": 2, "shard_sizes": (shard,) * clients})
+    images = LabelledImages(torch.rand(shard, *public.shape), torch.zeros(shard, dtype=torch.int64))
+    federation = Federation(
+        defense,
+        small,
+        {client_name(index): images for index in range(clients)},
+        probe,
+        0,
+        at_boundary=lambda done, snapshot: marks.append(time.process_time()),
     )
-    images = LabelledImages(torch.rand(size, *public.shape), torch.zeros(size, dtype=torch.int64))
-    shards = {client_name(index): images for index in range(clients)}
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
+    marks = [time.process_time()]
     try:
         with _patience(PATIENCE):
-            for _ in range(2):
-                outcome = Federation(defense, small, shards, ObservedRounds(rounds=()), 0).run()
+            federation.run()
     finally:
         torch.set_num_threads(threads)
-    spent = {name: value for name, value in outcome.cpu_seconds.items() if name != "Key_Gen"}
-    return sum(spent.values()) * public.training.per_round / clients
+    setup, first, second = (after - before for before, after in pairwise(marks))
+    probes = sum(federation.clocks["probe"].cpu.values())
+    later, share = max(0.0, second - probes), public.training.per_round / clients
+    # the size of a sample of encryption does not depend on the number of clients
+    return Cost(setup * share + max(0.0, first - later), later * share, probes * share)
 
 
 @contextmanager

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from typing import cast
 
 import torch
 
-from leakboard.attacks.base import Attack
-from leakboard.core import registry
 from leakboard.federation.settings import ObservedRounds, Public
 from leakboard.federation.task import task_of
-from leakboard.leaderboard.planning.jobs import probe_size
+from leakboard.leaderboard.planning.jobs import Job, probe_size
 from leakboard.leaderboard.planning.plan import Plan
 from leakboard.leaderboard.planning.skips import sure_skip
 
@@ -36,6 +33,12 @@ def seconds_per_gradient(public: Public, batch: int) -> float:
     return min(times)
 
 
+def attack_work(job: Job) -> tuple[float, float]:
+    """What a cell's attack says of its own work: gradients of one probe, and whole trainings."""
+    attack = job.make_attack()
+    return attack.work(len(ObservedRounds.of_record(job.training.observe).probes(probe_size(job))))
+
+
 def estimate(plan: Plan) -> dict[str, float]:
     """Seconds by job key; the defense's own work (such as encryption) is not included.
 
@@ -51,22 +54,22 @@ def estimate(plan: Plan) -> dict[str, float]:
             timed[network, batch] = seconds_per_gradient(public, batch)
         return timed[network, batch]
 
+    def update(public: Public, batch: int) -> float:
+        steps = public.training.local_schedule(batch)
+        return sum(gradient(public, step.stop - step.start) for step in steps)
+
     for job in plan.trainings:
         public = plan.publics[job.training_key]
         observe = ObservedRounds.of_record(job.training.observe)
-        probes = len(observe.rounds) * sum(len(observe.probes(size)) * gradient(public, size) for size in observe.sizes)
-        rounds = public.total_rounds * gradient(public, public.training.batch_size) + probes
+        probes = len(observe.rounds) * observe.targets * sum(update(public, size) for size in observe.sizes)
+        rounds = public.total_rounds * update(public, public.training.batch_size) + probes
         found[job.training_key] = public.training.per_round * rounds + OVERHEAD
     for job in plan.cells:
-        assert job.cell is not None
         if sure_skip(job):
             found[job.key] = 0.0
             continue
-        size = probe_size(job)
-        problems = len(ObservedRounds.of_record(job.training.observe).probes(size))
-        attack = cast(Attack, registry.create("attack", job.cell.attack.name, job.cell.attack.parameters))
         with suppress(Exception):  # a plugin's own code
-            gradients, trainings = attack.work(problems)
-            probe, training = gradient(plan.publics[job.training_key], size), found[job.training_key]
+            gradients, trainings = attack_work(job)
+            probe, training = gradient(plan.publics[job.training_key], probe_size(job)), found[job.training_key]
             found[job.key] = gradients * probe + trainings * training + OVERHEAD
     return found
