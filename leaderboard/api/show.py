@@ -55,7 +55,9 @@ def evidence(
 def _behind(column: ScoreColumn, cell: ScoreCell, files: dict[str, Path]) -> list[str]:
     """The lines of one mark."""
     found = cell.finding
-    lines = [f"{SIGNS.get(cell.mark, ' ')} {column.title}: {cell.mark}" + (f" ({cell.why})" if cell.why else "")]
+    lines = [
+        f"{SIGNS.get(cell.mark, ' ')} {column.title}: {cell.finding.said}" + (f" ({cell.why})" if cell.why else "")
+    ]
     if cell.attack:
         knows = ", which knows the defense" if cell.adaptive else ""
         where = ", ".join(filter(None, [f"{found.moment} round" if found.moment else "", found.size]))

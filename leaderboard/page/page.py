@@ -32,7 +32,7 @@ from leakboard.leaderboard.records.known import goals, known_goal
 from leakboard.leaderboard.records.record import Record
 from leakboard.leaderboard.records.scope import all_targets
 from leakboard.leaderboard.tables.formats import to_html
-from leakboard.leaderboard.tables.marks import SIGNS
+from leakboard.leaderboard.tables.marks import SIGNS, WORDS
 from leakboard.leaderboard.tables.table import NOTHING, Table
 
 ASSETS = Path(__file__).parent / "assets"
@@ -234,7 +234,7 @@ def environment(*more: Path) -> Environment:
     )
     made.filters["size"] = size
     made.globals |= {"anchor": anchor, "defense_anchor": defense_anchor, "finding_anchor": finding_anchor}
-    made.globals |= {"signs": SIGNS, "times": times}
+    made.globals |= {"signs": SIGNS, "words": WORDS, "times": times}
     return made
 
 

@@ -38,6 +38,7 @@ from leakboard.leaderboard.tables.marks import HELD as HELD
 from leakboard.leaderboard.tables.marks import NO_CLAIM as NO_CLAIM
 from leakboard.leaderboard.tables.marks import NOT_ASKED as NOT_ASKED
 from leakboard.leaderboard.tables.marks import NOT_SHOWN as NOT_SHOWN
+from leakboard.leaderboard.tables.marks import WORDS
 from leakboard.leaderboard.tables.metric_columns import extra_key, metric_column, other_metrics
 from leakboard.leaderboard.tables.table import Cell, Column
 
@@ -66,6 +67,8 @@ class GoalRanking(Plugin):
     guess: ClassVar[float | None] = None
     #: the harms by which rows are compared, the first that tells two apart decides; empty: the primary column alone
     criteria: ClassVar[tuple[str, ...]] = ()
+    #: what its verdicts mean, in words
+    words: ClassVar[Mapping[str, str]] = WORDS
 
     # --- the table ------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from leakboard.leaderboard.ranking.silence import diverged, failed_training
 from leakboard.leaderboard.ranking.utility_gate import Utility
 from leakboard.leaderboard.ranking.verdicts import Finding, questions, worst_finding
 from leakboard.leaderboard.records.record import Record
-from leakboard.leaderboard.tables.marks import BROKEN, HELD, NOT_SHOWN
+from leakboard.leaderboard.tables.marks import SIGNS, WORDS
 from leakboard.leaderboard.tables.phase_times import round_seconds, timed_trainings
 from leakboard.leaderboard.tables.table import Cell, Column, Row, Table
 
@@ -28,8 +28,6 @@ DEFENSE = Column("defense", "defense")
 ACCURACY = Column("accuracy", "accuracy", help="test accuracy of the global model")
 #: the length of an attack's short name
 SHORT = 6
-#: the verdicts of a sentence, in its order
-SAID = ((BROKEN, "did not hold"), (HELD, "held"), (NOT_SHOWN, "was not shown to hold"))
 
 
 @dataclass(frozen=True)
@@ -133,10 +131,13 @@ class Scoreboard:
         parts = []
         if row.accuracy.is_number:
             parts.append(f"{short(float(row.accuracy.value or 0), '%')} accuracy")
-        for mark, words in SAID:
-            found = [(c, row.cells[c.name]) for c in self.columns if c.name in row.cells]
-            told = [_told(column, cell) for column, cell in found if cell.mark == mark]
-            parts += [f"{words}: {', '.join(told)}"] if told else []
+        for mark in SIGNS:
+            told: dict[str, list[str]] = {}
+            for column in self.columns:
+                cell = row.cells.get(column.name)
+                if cell is not None and cell.mark == mark:
+                    told.setdefault(cell.finding.said, []).append(_told(column, cell))
+            parts += [f"{words}: {', '.join(answers)}" for words, answers in told.items()]
         return f"{row.defense}: {'; '.join(parts)}." if parts else f"{row.defense}: {row.unranked or 'no result yet'}."
 
     def table(self) -> Table:
@@ -217,7 +218,7 @@ def _scoreboard(dataset: str, boards: Sequence[Board], records: Sequence[Record]
     kept = tuple(column for column in columns if column.name in used)
     shown = tuple(_with_cells(row, used) for row in sorted(rows, key=lambda row: bool(row.unranked)))
     symbols = {row.defense for row in shown} | {cell.attack for row in shown for cell in row.cells.values()}
-    notes = (*_legend(shown), *explained(" ".join(sorted(symbols))), *_worst_cases(kept, shown))
+    notes = (*_own_words(kept), *_legend(shown), *explained(" ".join(sorted(symbols))), *_worst_cases(kept, shown))
     return Scoreboard(dataset, utility.control, kept, shown, notes)
 
 
@@ -282,6 +283,16 @@ def _costs(records: Sequence[Record], control: str) -> dict[str, float]:
             if base and seconds is not None:
                 found[name] = max(found.get(name, 0.0), seconds / base)
     return found
+
+
+def _own_words(columns: Sequence[ScoreColumn]) -> list[str]:
+    """What the signs mean in columns whose goal has words of its own."""
+    own = {column.title: ranking_of(column.place.goal).words for column in columns}
+    return [
+        f"{title}: {', '.join(f'{SIGNS[verdict]} {said}' for verdict, said in words.items())}."
+        for title, words in own.items()
+        if words is not WORDS
+    ]
 
 
 def _legend(rows: Sequence[ScoreRow]) -> list[str]:

@@ -46,6 +46,11 @@ class Finding(NamedTuple):
         return self.place.size
 
     @property
+    def said(self) -> str:
+        """The verdict in words."""
+        return ranking_of(self.place.goal).words.get(self.verdict, self.verdict)
+
+    @property
     def style(self) -> str:
         """The verdict as a CSS class."""
         return self.verdict.replace(" ", "-")

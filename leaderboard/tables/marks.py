@@ -1,4 +1,7 @@
-"""The marks of a scoreboard: what a verdict looks like as a sign, in ASCII, and on a terminal."""
+"""The marks of a scoreboard: what a verdict looks like as a sign, in words, in ASCII, and on a terminal.
+
+A mark says what the attacks did. It does not say what a scheme claims: one that claims nothing gets marks too.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,8 @@ from collections.abc import Mapping
 HELD, BROKEN, NOT_SHOWN, NOT_ASKED, NO_CLAIM = "held", "did not hold", "not shown", "not asked", "no claim"
 #: the signs that stand before a value; what was not asked has none
 SIGNS: Mapping[str, str] = {BROKEN: "✗", HELD: "✓", NOT_SHOWN: "~"}
+#: what people read instead of a verdict's name; a goal may have words of its own (`GoalRanking.words`)
+WORDS: Mapping[str, str] = {BROKEN: "an attack beat guessing", HELD: "no attack beat guessing"}
 #: colours on a terminal; a sign says the same without them
 STYLES: Mapping[str, str] = {BROKEN: "red", HELD: "green", NOT_SHOWN: "yellow"}
 #: for terminals that have ASCII only
@@ -21,10 +26,10 @@ ASCII: Mapping[str, str] = {
 def legend(marks: set[str]) -> str:
     """What the signs of these verdicts mean; empty where there are none.
 
-    >>> legend({"held", "did not hold"})
-    '✗ did not hold   ✓ held'
+    >>> legend({"held", "not shown"})
+    '✓ no attack beat guessing   ~ not shown'
     """
-    return "   ".join(f"{sign} {verdict}" for verdict, sign in SIGNS.items() if verdict in marks)
+    return "   ".join(f"{sign} {WORDS.get(verdict, verdict)}" for verdict, sign in SIGNS.items() if verdict in marks)
 
 
 def in_ascii(text: str) -> str:

@@ -29,6 +29,10 @@ class AuditRanking(ListedRanking):
     name: ClassVar[str] = "audit"
     primary: ClassVar[str] = "audited"
     scope: ClassVar[str] = "the half of the trials on which attack and threshold were not chosen"
+    words: ClassVar[Mapping[str, str]] = {
+        BROKEN: "more than the claimed ε is proved",
+        HELD: "no more than the claimed ε is proved",
+    }
 
     def columns(self) -> tuple[Column, ...]:
         """The epsilons, and what became of the claim."""

@@ -19,7 +19,7 @@ def _html(text: str) -> str:
 def _html_cell(cell: Cell, column: Column, mark: int | None, first: bool, numeric: bool) -> str:
     shown = f'<span class="value">{_html(cell.main(column))}</span>'
     if cell.sign:
-        shown = f'<span class="mark" title="{_html(cell.mark)}">{_html(cell.sign.strip())}</span> {shown}'
+        shown = f'<span class="mark">{_html(cell.sign.strip())}</span> {shown}'
     interval = cell.interval(column)
     shown += f' <span class="interval">{_html(interval)}</span>' if interval else ""
     if cell.link:  # always a fragment of this page: no record's name can become a javascript: address

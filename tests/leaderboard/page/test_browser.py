@@ -14,6 +14,7 @@ from leakboard.leaderboard.page.page import anchor, write_page
 from leakboard.leaderboard.ranking.scoreboard import scoreboards
 from leakboard.leaderboard.records.record import Record
 from leakboard.leaderboard.tables.all_cells import cell_tables
+from leakboard.leaderboard.tables.marks import BROKEN, WORDS
 from leakboard.leaderboard.tables.phase_times import phase_tables
 from tests.leaderboard.page.test_charts import a_run, boards
 from tests.leaderboard.page.test_page import HOSTILE, record
@@ -220,7 +221,7 @@ def test_the_scoreboard_comes_first_with_one_sentence_per_defense(visit: Callabl
     assert defenses == ["fedsgd", "mp-dp", "noise"]
     sentences = first.locator(".sentences li").all_inner_texts()
     assert [text.split(":")[0] for text in sentences] == defenses
-    assert "did not hold: server: images recovered" in sentences[1]
+    assert f"{WORDS[BROKEN]}: server: images recovered" in sentences[1]
     assert "not ranked: below the utility gate" in first.locator("tr.unranked").inner_text()
     box = first.locator("table").bounding_box()
     assert box is not None
@@ -235,7 +236,7 @@ def test_a_mark_leads_to_the_attack_its_pictures_and_its_record(visit: Callable[
     wait_for(page, "href => '#' + document.activeElement.id === href", mark.get_attribute("href"))
     found = page.locator(".findings tr:focus")
     assert "phi-inversion" in found.inner_text()
-    assert "did not hold" in found.inner_text()
+    assert WORDS[BROKEN] in found.inner_text()
     picture = found.locator("img.strip").last
     wait_for(page, "e => e.complete && e.naturalWidth > 0 && e.checkVisibility()", picture.element_handle())
     page.keyboard.press("Escape")

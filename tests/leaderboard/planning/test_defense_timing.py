@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -57,7 +56,7 @@ def test_each_defense_costs_its_own_rounds_and_probes(tmp_path: Path, monkeypatc
 def test_what_is_done_once_is_no_part_of_a_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A scheme that takes 1,000 seconds to set up, 100 more in its first round, 10 in a round and 1 in a probe."""
     now = [0.0]
-    monkeypatch.setattr(time, "process_time", lambda: now[0])
+    monkeypatch.setattr("time.process_time", lambda: now[0])
 
     class Slow(FedSGD):
         def initialise(self, me: Party) -> None:

@@ -156,9 +156,15 @@ def test_cost_is_a_multiple_of_the_control_s() -> None:
 
 def test_an_audit_shows_what_is_claimed_and_what_is_proved() -> None:
     records = [audit("fedsgd", audited=6.0, details={"ceiling": 6.5, "trials": 2000}), audit("dp", audited=3.8)]
-    shown = {row.defense: row.cells["server: epsilon proved"] for row in board_of(records).rows}
+    board = board_of(records)
+    shown = {row.defense: row.cells["server: epsilon proved"] for row in board.rows}
     assert (shown["dp"].answer.text, shown["dp"].mark) == ("3 → 3.80", BROKEN)
     assert shown["fedsgd"].answer.text == "→ 6.00"
+    # to prove an epsilon is to beat guessing: its marks say whether it is more than the claim
+    said = "more than the claimed ε is proved"
+    assert board.sentence(board.rows[1]) == f"dp: 90 % accuracy; {said}: server: ε claimed → proved (3 → 3.80)."
+    assert f"server: ε claimed → proved: ✗ {said}, ✓ no {said}." in board.notes
+    assert not any("✗" in note for note in board_of(defended("fedsgd", 9)).notes)
 
 
 @pytest.mark.parametrize("only_ascii", [False, True])
@@ -203,8 +209,8 @@ def test_one_sentence_tells_what_was_found() -> None:
     board = board_of(records)
     (row,) = (row for row in board.rows if row.defense == "mp-dp")
     assert board.sentence(row) == (
-        "mp-dp: 90 % accuracy; did not hold: server: images recovered (0 %, +7.0 dB, by phi-inversion); "
-        "held: client: the model (0 %)."
+        "mp-dp: 90 % accuracy; an attack beat guessing: server: images recovered (0 %, +7.0 dB, by "
+        "phi-inversion); no attack beat guessing: client: the model (0 %)."
     )
 
 

@@ -21,7 +21,7 @@ from leakboard.leaderboard.publishing.submit import PUBLISHED, PUBLISHED_FILE
 from leakboard.leaderboard.site.boards import warnings
 from leakboard.leaderboard.site.plugins import plugin_pages
 from leakboard.leaderboard.site.site import MARKER, build_site
-from leakboard.leaderboard.tables.marks import SIGNS
+from leakboard.leaderboard.tables.marks import BROKEN, SIGNS, WORDS
 from tests.leaderboard.page.test_charts import a_run
 from tests.leaderboard.page.test_page import HOSTILE, Page
 from tests.leaderboard.site.conftest import WARNING, site_board
@@ -137,9 +137,9 @@ def test_a_defense_shows_its_claim_its_verdicts_and_its_cost(site: Path) -> None
     claim = registry.entries("defense")["mp-dp"]["claim"]
     for part in (claim, "Verdicts across boards", "CPU per round", "sent per client and round", "epsilon_per"):
         assert part in text, part
-    assert text.count("did not hold") >= 2 * 2  # two boards
+    assert text.count(WORDS[BROKEN]) >= 2 * 2  # two boards
     (page,) = [one for one in plugin_pages("defense", [site_board("first", a_run())]) if one.name == "mp-dp"]
-    assert page.count("did not hold") == sum(one.finding.verdict == "did not hold" for one in page.found) > 0
+    assert page.count(BROKEN) == sum(one.finding.verdict == BROKEN for one in page.found) > 0
 
 
 def test_an_attack_shows_where_it_was_worst_and_every_cell(site: Path) -> None:
