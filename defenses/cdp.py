@@ -17,8 +17,8 @@ from leakboard.federation.task import task_of
 class Cdp(Clipped):
     """DP-SGD with a trusted server: clients send clipped gradients in plain, the server adds noise to the mean.
 
-    Gaussian noise of sigma = S / (K mu(epsilon, delta)) is on every coordinate of the mean over K clients. With local steps each client's
-    whole update is clipped and S = 2B (DP-FedAvg): the budget then covers all records of a client.
+    Gaussian noise of sigma = S / (K mu(epsilon, delta)) is on every coordinate of the mean over K clients. With local
+    steps each client's whole update is clipped and S = 2B (DP-FedAvg): the budget then covers all records of a client.
     """
 
     name: ClassVar[str] = "cdp"
