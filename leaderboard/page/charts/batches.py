@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
-import seaborn as sns
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -15,10 +14,10 @@ from leakboard.leaderboard.page.charts.base import Chart, Look
 from leakboard.leaderboard.page.charts.boards import number, rows_by_defense, scopes
 from leakboard.leaderboard.page.charts.drawing import (
     beside,
-    label,
+    draw_line,
+    handles_of,
     legend_beside,
-    plain_numbers,
-    reach,
+    on_a_log_axis,
     styles_of,
 )
 from leakboard.leaderboard.ranking.leaderboards import Board
@@ -92,21 +91,16 @@ class BatchSizes(Chart):
         styles = styles_of([line.defense for line in self.lines], look)
         for line in self.lines:
             sizes = [point.size for point in line.points]
-            _draw(left, sizes, [point.identified for point in line.points], *styles[line.defense])
-            _draw(right, sizes, [point.excess for point in line.points], *styles[line.defense])
+            draw_line(left, sizes, [point.identified for point in line.points], *styles[line.defense])
+            draw_line(right, sizes, [point.excess for point in line.points], *styles[line.defense])
         right.axhline(0, color=look.soft, linestyle="--", linewidth=1.2)
         ticks = sorted({point.size for line in self.lines for point in line.points})
         for axes in (left, right):
-            axes.set(xscale="log", xlabel="records per batch", xticks=ticks)
-            plain_numbers(axes)
-            axes.grid(True, linewidth=0.6)
-            axes.set_axisbelow(True)
-            sns.despine(ax=axes)
+            on_a_log_axis(axes, ticks, xlabel="records per batch")
         left.set(ylim=(-2, 102), ylabel="identified images (%)")
         right.set(ylabel="PSNR over the prior (dB)")
-        handles = [Line2D([], [], color=c, marker=m, label=label(name, 26)) for name, (c, m) in styles.items()]
-        handles.append(Line2D([], [], color=look.soft, linestyle="--", label="prior"))
-        legend_beside(paper, handles, legend / width)
+        prior = Line2D([], [], color=look.soft, linestyle="--", label="prior")
+        legend_beside(paper, [*handles_of(styles, 26), prior], legend / width)
         return paper
 
 
@@ -118,12 +112,3 @@ def _lines(boards: Sequence[Board]) -> tuple[Line, ...]:
             if number(identified) is not None and number(excess) is not None:
                 points.setdefault(name, []).append(Point(board.place.batch_size, identified, excess))
     return tuple(Line(name, tuple(points[name])) for name in natural_order(set(points)))
-
-
-def _draw(axes: Any, sizes: Sequence[int], cells: Sequence[Cell], colour: Any, marker: str) -> None:
-    values = [number(cell) or 0.0 for cell in cells]
-    bars = [reach(cell, value) or [[0.0], [0.0]] for cell, value in zip(cells, values, strict=True)]
-    ends = [[bar[end][0] for bar in bars] for end in (0, 1)]
-    axes.errorbar(
-        sizes, values, yerr=ends, color=colour, marker=marker, markersize=5, linewidth=1.4, elinewidth=1, capsize=2
-    )

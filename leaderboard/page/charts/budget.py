@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
-import seaborn as sns
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -15,10 +14,11 @@ from leakboard.core.seeds import natural_order
 from leakboard.leaderboard.page.charts.base import Chart, Look
 from leakboard.leaderboard.page.charts.drawing import (
     beside,
+    draw_line,
+    handles_of,
     label,
     legend_beside,
-    plain_numbers,
-    reach,
+    on_a_log_axis,
     styles_of,
 )
 from leakboard.leaderboard.ranking.epsilons import exact_round, number
@@ -99,20 +99,16 @@ class Spending(Chart):
         axes = paper.add_subplot()
         styles = styles_of([curve.name for curve in self.curves], look)
         for curve in self.curves:
-            _draw_curve(axes, curve, *styles[curve.name])
+            points = curve.points
+            draw_line(axes, [p.epsilon for p in points], [p.accuracy for p in points], *styles[curve.name])
         if self.level.is_number:
             axes.axhline(float(self.level.value or 0), color=look.soft, linestyle="--", linewidth=1.2)
             if self.level.low is not None and self.level.high is not None:
                 axes.axhspan(self.level.low, self.level.high, color=look.soft, alpha=0.14, linewidth=0)
         budgets = sorted({point.epsilon for curve in self.curves for point in curve.points})
-        axes.set(xscale="log", ylim=(0, 102), xlabel=self.axis, ylabel="accuracy (%)")
-        if len(budgets) <= 8:
-            axes.set_xticks(budgets)
-        plain_numbers(axes)
-        axes.grid(True, linewidth=0.6)
-        axes.set_axisbelow(True)
-        sns.despine(ax=axes)
-        handles = [Line2D([], [], color=c, marker=m, label=label(name, 30)) for name, (c, m) in styles.items()]
+        ticks = budgets if len(budgets) <= 8 else ()
+        on_a_log_axis(axes, ticks, ylim=(0, 102), xlabel=self.axis, ylabel="accuracy (%)")
+        handles = handles_of(styles, 30)
         if self.level.is_number:
             handles.append(Line2D([], [], color=look.soft, linestyle="--", label=label(self.control, 30)))
         legend_beside(paper, handles, legend / width)
@@ -180,11 +176,3 @@ def _name(spec: PluginSpec, alike: Sequence[PluginSpec]) -> str:
     mine = _others(spec)
     unlike = [key for key in mine if any(_others(other).get(key) != mine[key] for other in alike)]
     return spec.name + (f" ({', '.join(f'{key} {mine[key]}' for key in unlike)})" if unlike else "")
-
-
-def _draw_curve(axes: Any, curve: Curve, colour: Any, marker: str) -> None:
-    x = [point.epsilon for point in curve.points]
-    y = [float(point.accuracy.value or 0) for point in curve.points]
-    bars = [reach(point.accuracy, value) or [[0.0], [0.0]] for point, value in zip(curve.points, y, strict=True)]
-    ends = [[bar[end][0] for bar in bars] for end in (0, 1)]
-    axes.errorbar(x, y, yerr=ends, color=colour, marker=marker, markersize=5, linewidth=1.4, elinewidth=1, capsize=2)

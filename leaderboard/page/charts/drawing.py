@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -13,6 +13,7 @@ from matplotlib import style
 from matplotlib.artist import Artist
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.lines import Line2D
 from matplotlib.ticker import NullFormatter
 
 from leakboard.core.terminal import plain
@@ -102,3 +103,27 @@ def plain_numbers(axes: Any) -> None:
     """Print the numbers of a logarithmic x-axis in full: powers would need formulas, which are switched off."""
     axes.xaxis.set_major_formatter(lambda value, _: f"{float(f'{value:.3g}'):g}")
     axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def on_a_log_axis(axes: Any, ticks: Sequence[float] = (), **settings: Any) -> None:
+    """Draw on a logarithmic x-axis with a grid."""
+    axes.set(xscale="log", **settings)
+    if ticks:
+        axes.set_xticks(ticks)
+    plain_numbers(axes)
+    axes.grid(True, linewidth=0.6)
+    axes.set_axisbelow(True)
+    sns.despine(ax=axes)
+
+
+def draw_line(axes: Any, x: Sequence[float], cells: Sequence[Cell], colour: Any, marker: str) -> None:
+    """A defense's line through these cells, with their intervals as bars."""
+    y = [float(cell.value or 0) for cell in cells]
+    bars = [reach(cell, value) or [[0.0], [0.0]] for cell, value in zip(cells, y, strict=True)]
+    ends = [[bar[end][0] for bar in bars] for end in (0, 1)]
+    axes.errorbar(x, y, yerr=ends, color=colour, marker=marker, markersize=5, linewidth=1.4, elinewidth=1, capsize=2)
+
+
+def handles_of(styles: Mapping[str, tuple[Any, str]], most: int) -> list[Line2D]:
+    """An entry of the legend for every defense."""
+    return [Line2D([], [], color=c, marker=m, label=label(name, most)) for name, (c, m) in styles.items()]
