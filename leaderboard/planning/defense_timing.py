@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
-from types import FrameType
 
 import torch
 
+from leakboard.core.alarms import alarm
 from leakboard.datasets.base import LabelledImages
 from leakboard.defenses.base import Defense
 from leakboard.federation.rounds import Federation
@@ -91,7 +88,7 @@ def try_rounds(defense: Defense, public: Public, observe: ObservedRounds) -> Cos
     torch.set_num_threads(1)
     marks = [time.process_time()]
     try:
-        with _patience(PATIENCE):
+        with alarm(PATIENCE, TimeoutError(f"longer than {PATIENCE:g} seconds"), cpu=False):
             federation.run()
     finally:
         torch.set_num_threads(threads)
@@ -100,22 +97,3 @@ def try_rounds(defense: Defense, public: Public, observe: ObservedRounds) -> Cos
     later, share = max(0.0, second - probes), public.training.per_round / clients
     # the size of a sample of encryption does not depend on the number of clients
     return Cost(setup * share + max(0.0, first - later), later * share, probes * share)
-
-
-@contextmanager
-def _patience(seconds: float) -> Iterator[None]:
-    """Raise `TimeoutError` in the block after this time; only the main thread can be interrupted so."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise TimeoutError(f"longer than {seconds:g} seconds")
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)

@@ -6,18 +6,20 @@ the same examples.
 
 from __future__ import annotations
 
+import json
 import os
-import signal
+import struct
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
+from leakboard.core.alarms import alarm
 from leakboard.core.errors import UserError
 from leakboard.core.registry import ROOT
 from leakboard.leaderboard.cli.parser import LONGEST_SENTENCE, complaint
@@ -46,20 +48,9 @@ class Endless(BaseException):
     """An example exceeded its time. This is no `Exception`, so that no handler swallows it."""
 
 
-@contextmanager
-def time_limit(seconds: float = TIME_LIMIT) -> Iterator[None]:
+def time_limit(seconds: float = TIME_LIMIT) -> AbstractContextManager[None]:
     """Raise `Endless` in the block after this many CPU seconds of this process."""
-
-    def ring(*_: object) -> None:
-        raise Endless(f"more than {seconds} CPU seconds")
-
-    before = signal.signal(signal.SIGPROF, ring)
-    signal.setitimer(signal.ITIMER_PROF, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.signal(signal.SIGPROF, before)
+    return alarm(seconds, Endless(f"more than {seconds} CPU seconds"), cpu=True)
 
 
 _written: list[str] | None = None
@@ -211,3 +202,27 @@ def broken_bytes(draw: Callable[[st.SearchStrategy[Any]], Any], content: bytes) 
         elif how == "end":
             del data[at:]
     return bytes(data)
+
+
+# --- files that are damaged for a while ---------------------------------------------------------
+
+
+@contextmanager
+def replaced(contents: Mapping[Path, bytes]) -> Iterator[None]:
+    """Files with other contents in this block."""
+    whole = {path: path.read_bytes() for path in contents}
+    for path, content in contents.items():
+        path.write_bytes(content)
+    try:
+        yield
+    finally:
+        for path, content in whole.items():
+            path.write_bytes(content)
+
+
+def lying_header(draw: Callable[[st.SearchStrategy[Any]], Any], tensors: bytes) -> bytes:
+    """A safetensors file whose header, or the length of it, is not what its tensors are."""
+    (length,) = struct.unpack("<Q", tensors[:8])
+    header = json.dumps(mutated(draw, json.loads(tensors[8 : 8 + length]))).encode()
+    said = draw(st.sampled_from((len(header), len(header) + 1, 0, 2**40, 2**63)))
+    return struct.pack("<Q", said) + header + tensors[8 + length :]

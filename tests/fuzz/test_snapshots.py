@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,7 @@ from leakboard.federation.observed import check_replayed, replay_observed, save_
 from leakboard.federation.rounds import Federation, Outcome
 from leakboard.federation.snapshot import ReplaySnapshot, Snapshot, machine
 from tests.federation.makings import Keyed, observe_of, public_of, shards_of
-from tests.fuzz.harness import broken_bytes, examples, mutated, survives
+from tests.fuzz.harness import broken_bytes, examples, lying_header, mutated, replaced, survives
 
 FILES = ("about.json", "value.json", "value.safetensors")
 PUBLIC = public_of((12, 12))
@@ -52,6 +52,21 @@ def restored(folder: Path) -> Federation | None:
     return found
 
 
+def check_damage(path: Path, data: st.DataObject, read: Callable[[], object]) -> None:
+    whole = path.read_bytes()
+    damaged = broken_bytes(data.draw, whole)
+    with replaced({path: damaged}):
+        assert read() is None or path.name != "value.json" or damaged == whole
+
+
+def lying_tree(data: st.DataObject, folder: Path) -> dict[Path, bytes]:
+    """Whoever changes the tree can give it the right digest, too."""
+    tree, about = folder / "value.json", folder / "about.json"
+    lie = json.dumps(mutated(data.draw, json.loads(tree.read_bytes()))).encode()
+    said = {**json.loads(about.read_text()), "sha256": hashlib.sha256(lie).hexdigest()}
+    return {tree: lie, about: json.dumps(said).encode()}
+
+
 def test_the_snapshot_that_is_broken_here_is_a_good_one(snapshot: Path) -> None:
     found = restored(snapshot)
     assert found is not None
@@ -61,46 +76,22 @@ def test_the_snapshot_that_is_broken_here_is_a_good_one(snapshot: Path) -> None:
 @examples(40)
 @given(name=st.sampled_from(FILES), data=st.data())
 def test_damage_is_found(snapshot: Path, name: str, data: st.DataObject) -> None:
-    path = snapshot / name
-    whole = path.read_bytes()
-    damaged = broken_bytes(data.draw, whole)
-    path.write_bytes(damaged)
-    try:
-        found = restored(snapshot)
-        assert found is None or name != "value.json" or damaged == whole
-    finally:
-        path.write_bytes(whole)
+    check_damage(snapshot / name, data, lambda: restored(snapshot))
 
 
 @examples(60)
 @given(data=st.data())
 def test_a_tree_of_a_liar(snapshot: Path, data: st.DataObject) -> None:
-    """Whoever changes the tree can give it the right digest, too."""
-    tree, about = snapshot / "value.json", snapshot / "about.json"
-    whole, said = tree.read_bytes(), about.read_text()
-    lie = json.dumps(mutated(data.draw, json.loads(whole))).encode()
-    tree.write_bytes(lie)
-    about.write_text(json.dumps({**json.loads(said), "sha256": hashlib.sha256(lie).hexdigest()}))
-    try:
+    with replaced(lying_tree(data, snapshot)):
         restored(snapshot)
-    finally:
-        tree.write_bytes(whole)
-        about.write_text(said)
 
 
 @examples(15)
 @given(data=st.data())
 def test_tensors_whose_header_lies(snapshot: Path, data: st.DataObject) -> None:
     path = snapshot / "value.safetensors"
-    whole = path.read_bytes()
-    (length,) = struct.unpack("<Q", whole[:8])
-    header = json.dumps(mutated(data.draw, json.loads(whole[8 : 8 + length]))).encode()
-    said = data.draw(st.sampled_from((len(header), len(header) + 1, 0, 2**40, 2**63)))
-    path.write_bytes(struct.pack("<Q", said) + header + whole[8 + length :])
-    try:
+    with replaced({path: lying_header(data.draw, path.read_bytes())}):
         restored(snapshot)
-    finally:
-        path.write_bytes(whole)
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -154,27 +145,11 @@ def test_the_replay_that_is_broken_here_is_a_good_one(replay: Path) -> None:
 @examples(25)
 @given(name=st.sampled_from(FILES), data=st.data())
 def test_damage_of_a_replay_is_found(replay: Path, name: str, data: st.DataObject) -> None:
-    path = replay / name
-    whole = path.read_bytes()
-    damaged = broken_bytes(data.draw, whole)
-    path.write_bytes(damaged)
-    try:
-        found = replayed(replay)
-        assert found is None or name != "value.json" or damaged == whole
-    finally:
-        path.write_bytes(whole)
+    check_damage(replay / name, data, lambda: replayed(replay))
 
 
 @examples(40)
 @given(data=st.data())
 def test_a_replay_of_a_liar_gives_the_recorded_rounds_or_one_sentence(replay: Path, data: st.DataObject) -> None:
-    tree, about = replay / "value.json", replay / "about.json"
-    whole, said = tree.read_bytes(), about.read_text()
-    lie = json.dumps(mutated(data.draw, json.loads(whole))).encode()
-    tree.write_bytes(lie)
-    about.write_text(json.dumps({**json.loads(said), "sha256": hashlib.sha256(lie).hexdigest()}))
-    try:
+    with replaced(lying_tree(data, replay)):
         replayed(replay)  # `check_replayed` has compared every bit
-    finally:
-        tree.write_bytes(whole)
-        about.write_text(said)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import struct
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 from leakboard.federation.view import View
 from leakboard.leaderboard.api.run import open_run
 from leakboard.leaderboard.cells.train import run_training
-from tests.fuzz.harness import broken_bytes, examples, mutated, survives
+from tests.fuzz.harness import broken_bytes, examples, lying_header, mutated, replaced, survives
 from tests.fuzz.materials import finished_run, tiny_plan
 
 FILES = ("transcript.json", "transcript.safetensors", "public.json", "secrets.json")
@@ -54,28 +53,19 @@ def test_a_changed_file(training: Path, name: str, threat: str, data: st.DataObj
     path = training / name
     whole = path.read_bytes()
     if name.endswith("json") and data.draw(st.booleans()):
-        path.write_text(json.dumps(mutated(data.draw, json.loads(whole))))
+        changed = json.dumps(mutated(data.draw, json.loads(whole))).encode()
     else:
-        path.write_bytes(broken_bytes(data.draw, whole))
-    try:
+        changed = broken_bytes(data.draw, whole)
+    with replaced({path: changed}):
         view(training, threat)
-    finally:
-        path.write_bytes(whole)
 
 
 @examples(15)
 @given(data=st.data())
 def test_tensors_whose_header_lies(training: Path, data: st.DataObject) -> None:
     path = training / "transcript.safetensors"
-    whole = path.read_bytes()
-    (length,) = struct.unpack("<Q", whole[:8])
-    header = json.dumps(mutated(data.draw, json.loads(whole[8 : 8 + length]))).encode()
-    said = data.draw(st.sampled_from((len(header), len(header) + 1, 0, 2**40, 2**63)))
-    path.write_bytes(struct.pack("<Q", said) + header + whole[8 + length :])
-    try:
+    with replaced({path: lying_header(data.draw, path.read_bytes())}):
         view(training, "server")
-    finally:
-        path.write_bytes(whole)
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import signal
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any, Literal
 
 import torch
 
+from leakboard.core.alarms import alarm
 from leakboard.core.plugins import Plugin
 
 #: a plain function `check_*` of one plugin; it returns nothing, or raises `Broken` or `NotApplicable`
@@ -71,7 +69,7 @@ def apply(rule: Rule, plugin: Plugin, cpu_seconds: float = CPU_SECONDS) -> Resul
     """What one rule says about one plugin. Whatever the plugin raises breaks the rule."""
     name, sentence = rule.__name__, sentence_of(rule)
     try:
-        with _surroundings(), _bounded(cpu_seconds):
+        with _surroundings(), alarm(cpu_seconds, OutOfTime(), cpu=True):
             rule(plugin)
     except NotApplicable as why:
         return Result(name, sentence, "not applicable", _one_line(str(why)))
@@ -104,22 +102,3 @@ def _surroundings() -> Iterator[None]:
         finally:
             shadows.FOLDER, generator.FOLDER = folders
             torch.set_num_threads(threads)
-
-
-@contextmanager
-def _bounded(seconds: float) -> Iterator[None]:
-    """Raise `OutOfTime` when this process has used so many CPU seconds; no bound outside a main thread of Unix."""
-    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise OutOfTime
-
-    before = signal.signal(signal.SIGPROF, stop)
-    signal.setitimer(signal.ITIMER_PROF, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.signal(signal.SIGPROF, before)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import torch
 from torch import Tensor
@@ -66,6 +66,18 @@ def digits(label_noise: float = 0.0) -> ImagePool:
     return load_pool(Digits(label_noise=label_noise))
 
 
+class Sizes(TypedDict, total=False):
+    """The settings of `make_public`."""
+
+    model: str
+    model_parameters: dict[str, object] | None
+    clients: int
+    shard: int
+    rounds: int
+    batch_size: int
+    learning_rate: float
+
+
 def make_public(
     defense: Defense,
     pool: ImagePool,
@@ -98,13 +110,6 @@ def make_public(
 def make_world(
     defense: Defense,
     *,
-    model: str = "mlp",
-    model_parameters: dict[str, object] | None = None,
-    clients: int = 3,
-    shard: int = 12,
-    rounds: int = 3,
-    batch_size: int = 4,
-    learning_rate: float = 0.02,
     targets: int = 2,
     seed: int = 0,
     label_noise: float = 0.0,
@@ -112,32 +117,25 @@ def make_world(
     unseen: int = 40,
     record_all: bool = False,
     canaries: dict[str, Tensor] | None = None,
+    **settings: Unpack[Sizes],
 ) -> World:
-    """Deal digits to clients, train, and keep everything. `canaries` are planted in the parties' states and keys."""
+    """Deal digits to clients, train, and keep everything. `canaries` are planted in the parties' states and keys.
+
+    The other settings are those of `make_public`.
+    """
     pool = digits(label_noise)
+    public = make_public(defense, pool, **settings)
+    sizes = [*public.shard_sizes, auxiliary, unseen]
     order = torch.randperm(len(pool.labels), generator=torch.Generator().manual_seed(derive_seed("world", seed)))
-    parts = torch.split(
-        order, [*([shard] * clients), auxiliary, unseen, len(order) - shard * clients - auxiliary - unseen]
-    )
-    shards = {client_name(i): pool.take(parts[i]) for i in range(clients)}
-    public = make_public(
-        defense,
-        pool,
-        model=model,
-        model_parameters=model_parameters,
-        clients=clients,
-        shard=shard,
-        rounds=rounds,
-        batch_size=batch_size,
-        learning_rate=learning_rate,
-    )
+    *dealt, others, new, _ = torch.split(order, [*sizes, len(order) - sum(sizes)])
+    shards = {client_name(i): pool.take(part) for i, part in enumerate(dealt)}
     observe = ObservedRounds(rounds=("first", "last"), targets=targets)
     federation = Federation(defense, public, shards, observe, seed, record_all=record_all)
     for party, value in (canaries or {}).items():
         if party in federation.parties:
             federation.parties[party].state["canary"] = value
     outcome = federation.run()
-    return World(defense, outcome, shards, observe, seed, pool.take(parts[clients]), pool.take(parts[clients + 1]))
+    return World(defense, outcome, shards, observe, seed, pool.take(others), pool.take(new))
 
 
 def network_for(defense: Defense) -> dict[str, object]:
