@@ -85,6 +85,23 @@ def test_local_steps_cost_a_gradient_each(tmp_path: Path, monkeypatch: pytest.Mo
     assert estimate.estimate(plan)[job.training_key] == OVERHEAD + 3 * (4 * 6 * 2 + 4 * 6 * 1)
 
 
+def test_matching_is_timed_by_its_own_way_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(estimate, "seconds_per_gradient", lambda public, batch: 0.0)
+    monkeypatch.setattr(estimate, "seconds_per_match", lambda public, batch: 1.0)
+    matching = {"name": "inverting-gradients", "threats": ["server"], "params": {"iterations": 5}}
+    plan = plan_of(tmp_path, attacks=[*ATTACKS, matching])
+    found = estimate.estimate(plan)
+    seconds = {job.cell.attack.name: found[job.key] for job in plan.cells if job.cell}
+    assert seconds == {"prior": OVERHEAD, "inverting-gradients": OVERHEAD + 3 * 5 * 2}  # two problems
+
+
+def test_an_iteration_of_matching_can_be_timed_through_batch_norm(tmp_path: Path) -> None:
+    resnet = {"name": "resnet8", "params": {"norm": "batch", "bias": True}}
+    plan = plan_of(tmp_path, model=resnet, training__loss="ce")
+    (public,) = plan.publics.values()
+    assert estimate.seconds_per_match(public, 2) > 0
+
+
 @pytest.mark.parametrize("defense", ["fedsgd", "clip", "secagg", "mp-dp"])
 def test_a_round_can_be_tried_and_leaves_nothing(defense: str, tmp_path: Path) -> None:
     plan = plan_of(tmp_path, defenses=[defense], control=defense)
