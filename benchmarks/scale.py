@@ -16,8 +16,8 @@ The data is synthetic: images of 1 x 32 x 32 as in `quick`, 16 records per clien
 1,000 clients), batches of 4. The network is an mlp with one hidden layer of 32 units: 33,130 parameters, about as many
 as `quick`'s convnet; `--hidden` gives another width. mp-dp runs on the complete graph up to 100 clients and on the
 random 10-out graph above that. Secure aggregation (secagg, ddp, ddg, skellam, mp-dp+) has the complete graph at 5
-clients and the sparse one of SecAgg+ above that; half of the clients may collude. Every line is a separate process. Memory is its largest resident size minus its
-size before the federation was made (with the data).
+clients and the sparse one of SecAgg+ above that; half of the clients may collude. Every line is a separate process.
+Memory is its largest resident size minus its size before the federation was made (with the data).
 """
 
 from __future__ import annotations
