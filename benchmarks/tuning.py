@@ -2,7 +2,7 @@
 
     .venv/bin/python benchmarks/tuning.py --suite quick
     .venv/bin/python benchmarks/tuning.py --suite contenders --further
-    .venv/bin/python benchmarks/tuning.py --suite contenders --report [--row ROW ...]
+    .venv/bin/python benchmarks/tuning.py --suite contenders --report --row ddp
 
 Every row of the suite is trained once at each point of the suite's own grid (`tuning` in its file: clip bounds x
 learning rates, the same for all), at a seed that the suite does not report. Rows without a clip bound have only the
@@ -101,10 +101,12 @@ def points(name: str, suite: Suite, tuning: Tuning) -> Iterator[Point]:
 
 def further_points(name: str, suite: Suite, tuning: Tuning) -> Iterator[Point]:
     """All trainings of the grids of single rows."""
+    common = tuning.model_copy(update={"further": {}})
     for row in (row for row in suite.defenses if row.title in tuning.further):
-        clip, rate = tuning.best(row.title)
+        clip, rate = common.best(row.title)
         for values in tuning.further[row.title].combinations():
-            yield Point(name, row.title, clip, rate, settings_of(suite, row), tuple(values.items()))
+            own = values.pop("learning_rate", rate)
+            yield Point(name, row.title, clip, own, settings_of(suite, row), tuple(values.items()))
 
 
 def validation_accuracy(point: Point) -> dict[str, Any]:
@@ -173,7 +175,7 @@ def main() -> None:
     parser.add_argument("--suite", required=True, help="a suite with a `tuning` block")
     parser.add_argument("--workers", type=int, default=2, help="processes of one thread each (default 2)")
     parser.add_argument("--report", action="store_true", help="accuracy of the rows as they are, on test records")
-    parser.add_argument("--row", nargs="*", default=[], help="with --report: only these rows")
+    parser.add_argument("--row", nargs="*", default=[], help="only these rows")
     parser.add_argument("--further", action="store_true", help="the grids of `tuning.further` instead")
     given = parser.parse_args()
     suite = load_suite(given.suite)
@@ -188,7 +190,8 @@ def main() -> None:
     kept.parent.mkdir(parents=True, exist_ok=True)
     lines = [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
     found = {_point(line): line["accuracy"] for line in lines}
-    asked = list((further_points if given.further else points)(given.suite, suite, suite.tuning))
+    grid = (further_points if given.further else points)(given.suite, suite, suite.tuning)
+    asked = [point for point in grid if not given.row or point.row in given.row]
     with ProcessPoolExecutor(given.workers) as workers, kept.open("a") as file:
         for line in workers.map(validation_accuracy, [point for point in asked if point not in found]):
             print(json.dumps(line), file=file, flush=True)

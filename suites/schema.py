@@ -72,7 +72,8 @@ class AttackEntry(Entry):
 class FurtherTuning(Settings):
     """More parameters of one row, tried at its best clip bound and learning rate of the common grid.
 
-    `accuracy` has one value per combination of the values in `params`, where the last parameter changes fastest.
+    `learning_rate` is allowed among them, for rows whose best is outside of the common grid. `accuracy` has one value
+    per combination of the values in `params`, where the last parameter changes fastest.
     """
 
     params: dict[str, tuple[float, ...]] = Field(min_length=1)
@@ -106,12 +107,15 @@ class Tuning(Settings):
     def best(self, row: str) -> tuple[float | None, float]:
         """Clip bound (None if the row does not clip) and learning rate of the most accurate point.
 
-        If several are equal, the first is taken: the smaller learning rate, then the smaller bound.
+        If several are equal, the first is taken: the smaller learning rate, then the smaller bound. The learning rate of
+        a further grid replaces that of the common one.
         """
         values = self.accuracy[self.same_as.get(row, row)]
         best = max((value, -r, -c) for r, own in enumerate(values) for c, value in enumerate(own))
         rate, clip = -best[1], -best[2]
-        return (self.clip[clip] if len(values[rate]) > 1 else None), self.learning_rate[rate]
+        own = self.further[row].best() if row in self.further and self.further[row].accuracy else {}
+        bound = self.clip[clip] if len(values[rate]) > 1 else None
+        return bound, own.get("learning_rate", self.learning_rate[rate])
 
 
 class Suite(Settings):

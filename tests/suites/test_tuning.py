@@ -35,6 +35,7 @@ def test_rows_have_the_most_accurate_point_of_their_further_grid(suite: Suite) -
     rows = {row.title: row for row in suite.defenses}
     for title, grid in suite.tuning.further.items():
         made = registry.create("defense", rows[title].name, rows[title].params).parameters()
+        made["learning_rate"] = {**suite.training.model_dump(), **rows[title].training}["learning_rate"]
         assert {name: made[name] for name in grid.params} == grid.best(), title
 
 
@@ -69,6 +70,10 @@ def test_a_further_grid_lists_its_points_with_the_last_parameter_fastest() -> No
     grid = FurtherTuning(params={"a": (1, 2), "b": (3, 4)}, accuracy=(5, 7, 7, 6))
     assert grid.combinations() == [{"a": a, "b": b} for a in (1, 2) for b in (3, 4)]
     assert grid.best() == {"a": 1, "b": 4}
+    common = {"seed": 9, "clip": (1,), "learning_rate": (0.1,), "accuracy": {"a": ((5,),)}}
+    rates = FurtherTuning(params={"learning_rate": (0.01, 0.02)}, accuracy=(6, 7))
+    assert Tuning.model_validate({**common, "further": {"a": rates}}).best("a") == (None, 0.02)
+    assert Tuning.model_validate({**common, "further": {"a": grid}}).best("a") == (None, 0.1)
     with pytest.raises(ValueError, match="longer"):
         FurtherTuning(params={"a": (1, 2)}, accuracy=(5,)).best()
 
