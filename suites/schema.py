@@ -107,8 +107,8 @@ class Tuning(Settings):
     def best(self, row: str) -> tuple[float | None, float]:
         """Clip bound (None if the row does not clip) and learning rate of the most accurate point.
 
-        If several are equal, the first is taken: the smaller learning rate, then the smaller bound. The learning rate of
-        a further grid replaces that of the common one.
+        If several are equal, the first is taken: the smaller learning rate, then the smaller bound. A further grid may
+        replace the learning rate of the common one.
         """
         values = self.accuracy[self.same_as.get(row, row)]
         best = max((value, -r, -c) for r, own in enumerate(values) for c, value in enumerate(own))
