@@ -166,7 +166,8 @@ def as_yaml(found: dict[Point, float]) -> str:
 
 def _point(line: dict[str, Any]) -> Point:
     further = tuple((name, value) for name, value in line.get("further", ()))
-    return Point(*(line[name] for name in ("suite", "row", "clip", "learning_rate", "settings")), further)
+    own = {name: line[name] for name in ("suite", "row", "clip", "learning_rate", "settings")}
+    return Point(**own, further=further)
 
 
 def main() -> None:
