@@ -1,6 +1,7 @@
 """Peak memory, CPU time and transcript size of a federation as the numbers of clients and rounds grow.
 
     .venv/bin/python benchmarks/scale.py [rounds] [clients] [ratios] [units] [large] [--defense D ...] [--short]
+    .venv/bin/python benchmarks/scale.py clients --defense secagg --sizes 250 500 1000 [--hidden 8]
 
 rounds   5 clients, 10, 100 and 1,000 rounds, nothing observed. Memory must not grow.
 clients  5, 100 and 1,000 clients, 2 rounds; the last one is observed (2 probes of one record; the messages of 4
@@ -13,10 +14,10 @@ large    10,000 clients of fedsgd, 1,000 per round, 2 rounds of which the last o
 
 The data is synthetic: images of 1 x 32 x 32 as in `quick`, 16 records per client (digits would have one at
 1,000 clients), batches of 4. The network is an mlp with one hidden layer of 32 units: 33,130 parameters, about as many
-as `quick`'s convnet. mp-dp runs on the complete graph up to 100 clients and on the random 10-out graph at 1,000. Secure
-aggregation (secagg, ddp, ddg, skellam, mp-dp+) has the complete graph at 5 clients and the sparse one of SecAgg+ above
-that; half of the clients may collude. Every line is a separate process. Memory is its largest resident size minus its
-size before the federation was made (with the data).
+as `quick`'s convnet; `--hidden` gives another width. mp-dp runs on the complete graph up to 100 clients and on the
+random 10-out graph above that. Secure aggregation (secagg, ddp, ddg, skellam, mp-dp+) has the complete graph at 5
+clients and the sparse one of SecAgg+ above that; half of the clients may collude. Every line is a separate process.
+Memory is its largest resident size minus its size before the federation was made (with the data).
 """
 
 from __future__ import annotations
@@ -36,16 +37,16 @@ sys.path.extend(str(Path(__file__).resolve().parent.parent / folder) for folder 
 from benchmarks._ratio import add_parts, cpu_seconds, line
 from leakboard.federation.settings import Public, Training
 
-MODEL: dict[str, Any] = {"model": "mlp", "model_parameters": {"hidden": [32]}}
+HIDDEN = 32
 RECORDS, BATCH, SHAPE, CLASSES = 16, 4, (1, 32, 32), 10
 DEFENSES = ("fedsgd", "secagg", "mp-dp")
 MASKED = ("secagg", "ddp", "ddg", "skellam", "mp-dp+")
-SIZES, PARAMETERS = (10, 100, 1000), 1024 * 32 + 32 + 32 * 10 + 10
+SIZES, PARAMETERS = (10, 100, 1000), 1024 * HIDDEN + HIDDEN + HIDDEN * 10 + 10
 MIB = 1024 * 1024
 LARGE, LARGE_ROUND, LARGE_MIB = 10_000, 1_000, 4096.0
 
 
-def order_of(defense: str, clients: int, rounds: int, observed: bool) -> dict[str, Any]:
+def order_of(defense: str, clients: int, rounds: int, observed: bool, hidden: int = HIDDEN) -> dict[str, Any]:
     """The settings of one measurement."""
     parameters: dict[str, Any] = {}
     if clients > 100 and defense == "mp-dp":
@@ -59,6 +60,7 @@ def order_of(defense: str, clients: int, rounds: int, observed: bool) -> dict[st
         "participants": None,
         "rounds": rounds,
         "observed": observed,
+        "hidden": hidden,
     }
 
 
@@ -68,7 +70,8 @@ def _public(order: dict[str, Any]) -> Public:
     return Public(
         defense=order["defense"],
         parameters=order["parameters"],
-        **MODEL,
+        model="mlp",
+        model_parameters={"hidden": [order["hidden"]]},
         shape=SHAPE,
         classes=CLASSES,
         mean=(0.5,),
@@ -143,17 +146,17 @@ def _row(order: dict[str, Any]) -> None:
     )
 
 
-def table(parts: list[str], defenses: list[str], most: int) -> None:
+def table(parts: list[str], defenses: list[str], most: int, sizes: list[int], hidden: int) -> None:
     """One row per measurement, in Markdown."""
     print("| defense | clients | per round | rounds | peak MiB | CPU ms per client and round | MiB stored | |")
     print("|---|---|---|---|---|---|---|---|", flush=True)
     for defense in defenses:
         if "rounds" in parts:
             for rounds in (n for n in SIZES if n <= most):
-                _row(order_of(defense, 5, rounds, observed=False))
+                _row(order_of(defense, 5, rounds, observed=False, hidden=hidden))
         if "clients" in parts:
-            for clients in (5, *(n for n in SIZES[1:] if n <= most)):
-                _row(order_of(defense, clients, 2, observed=True))
+            for clients in sizes or (5, *(n for n in SIZES[1:] if n <= most)):
+                _row(order_of(defense, clients, 2, observed=True, hidden=hidden))
 
 
 def ratios(defenses: list[str], most: int) -> None:
@@ -207,6 +210,8 @@ def main() -> None:
     add_parts(parser, "rounds", "clients", "ratios", "units", "large")
     parser.add_argument("--defense", nargs="+", default=list(DEFENSES))
     parser.add_argument("--short", action="store_true", help="up to 100 rounds and 100 clients")
+    parser.add_argument("--sizes", nargs="+", type=int, default=[], help="clients: these numbers of clients instead")
+    parser.add_argument("--hidden", type=int, default=HIDDEN, help="rounds, clients: hidden units of the mlp")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     given = parser.parse_args()
     most = 100 if given.short else 1000
@@ -222,7 +227,7 @@ def main() -> None:
         ratios(given.defense, most)
     tabled = [part for part in parts if part in ("rounds", "clients")]
     if tabled:
-        table(tabled, given.defense, most)
+        table(tabled, given.defense, most, given.sizes, given.hidden)
 
 
 if __name__ == "__main__":

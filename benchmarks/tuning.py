@@ -1,7 +1,8 @@
 """The clip bound and the learning rate of every system of a suite, chosen by accuracy alone before any attack runs.
 
     .venv/bin/python benchmarks/tuning.py --suite quick
-    .venv/bin/python benchmarks/tuning.py --suite contenders --report [--row ROW ...]
+    .venv/bin/python benchmarks/tuning.py --suite contenders --further
+    .venv/bin/python benchmarks/tuning.py --suite contenders --report --row ddp
 
 Every row of the suite is trained once at each point of the suite's own grid (`tuning` in its file: clip bounds x
 learning rates, the same for all), at a seed that the suite does not report. Rows without a clip bound have only the
@@ -13,6 +14,9 @@ The result is printed as YAML for the suite. Each row of the suite must have its
 (`tests/suites/test_tuning.py` compares them). Encrypted systems train on their rehearsal: the same integers without
 ciphertexts. Finished trainings are kept in runs/tuning/<suite>.jsonl and not repeated. Remove the file when a change of
 the code changes the training.
+
+`--further` trains the grids of `tuning.further` instead: more parameters of single rows, at their best point of the
+common grid, which has these parameters at their defaults.
 
 `--report` trains the rows as they stand in the suite at its first reported seed, without any attack, and prints their
 accuracy on the test records. Nothing is chosen from that. The records are those of the suite's run; initial weights and
@@ -61,12 +65,20 @@ class Point:
     clip: float | None
     learning_rate: float
     settings: str = ""
+    further: tuple[tuple[str, float], ...] = ()
+
+
+def untuned(suite: Suite, row: DefenseEntry) -> dict[str, Any]:
+    """The row's parameters without those that a grid sets."""
+    assert suite.tuning is not None
+    tuned = {"clip", *(suite.tuning.further[row.title].params if row.title in suite.tuning.further else ())}
+    return {name: value for name, value in row.params.items() if name not in tuned}
 
 
 def settings_of(suite: Suite, row: DefenseEntry) -> str:
     """A digest of all other settings of the training: other settings are another point."""
     own = row.model_dump(mode="json", exclude={"label"})
-    own["params"] = {name: value for name, value in row.params.items() if name != "clip"}
+    own["params"] = untuned(suite, row)
     own["training"] = {**suite.training.model_dump(mode="json"), **row.training, "learning_rate": None}
     return digest_of([own, suite.model.model_dump(mode="json"), suite.datasets[0].model_dump(mode="json")])[:12]
 
@@ -87,6 +99,16 @@ def points(name: str, suite: Suite, tuning: Tuning) -> Iterator[Point]:
                 yield Point(name, row.title, clip, rate, settings_of(suite, row))
 
 
+def further_points(name: str, suite: Suite, tuning: Tuning) -> Iterator[Point]:
+    """All trainings of the grids of single rows."""
+    common = tuning.model_copy(update={"further": {}})
+    for row in (row for row in suite.defenses if row.title in tuning.further):
+        clip, rate = common.best(row.title)
+        for values in tuning.further[row.title].combinations():
+            own = values.pop("learning_rate", rate)
+            yield Point(name, row.title, clip, own, settings_of(suite, row), tuple(values.items()))
+
+
 def validation_accuracy(point: Point) -> dict[str, Any]:
     """Train at one point; returns the accuracy in percent on records that are neither trained on nor reported."""
     started = time.process_time()
@@ -94,7 +116,10 @@ def validation_accuracy(point: Point) -> dict[str, Any]:
     assert suite.tuning is not None
     row = next(row for row in suite.defenses if row.title == point.row)
     changed = {**row.training, "learning_rate": point.learning_rate}
-    share = _accuracy(suite, row.model_copy(update={"training": changed}), _defense(row, point), suite.tuning.seed)
+    clip = {} if point.clip is None else {"clip": point.clip}
+    parameters = {**untuned(suite, row), **clip, **dict(point.further)}
+    defense = cast(Defense, registry.create("defense", row.name, parameters))
+    share = _accuracy(suite, row.model_copy(update={"training": changed}), defense, suite.tuning.seed)
     return {**vars(point), "accuracy": round(100 * share, 2), "cpu_seconds": time.process_time() - started}
 
 
@@ -125,24 +150,24 @@ def _accuracy(suite: Suite, row: DefenseEntry, defense: Defense, seed: int, *, o
     return accuracy(task_of(public).predict(outcome.model, held_out.images), held_out.labels)
 
 
-def _defense(row: DefenseEntry, point: Point) -> Defense:
-    clip = {} if point.clip is None else {"clip": point.clip}
-    return cast(Defense, registry.create("defense", row.name, {**row.params, **clip}))
+def as_yaml(found: dict[Point, float]) -> str:
+    """The block `accuracy` of a suite: by row, one list per learning rate with one value per clip bound.
 
-
-def as_yaml(tuning: Tuning, found: dict[Point, float]) -> str:
-    """The block `accuracy` of a suite: by row, one list per learning rate with one value per clip bound."""
+    Of a further grid it is one list per row.
+    """
     lines = ["  accuracy:"]
     for row in dict.fromkeys(point.row for point in found):
         lines.append(f"    {row}:")
-        for rate in tuning.learning_rate:
+        for rate in dict.fromkeys(p.learning_rate for p in found if p.row == row):
             own = [accuracy for p, accuracy in found.items() if (p.row, p.learning_rate) == (row, rate)]
             lines.append(f"      - {own}")
     return "\n".join(lines)
 
 
 def _point(line: dict[str, Any]) -> Point:
-    return Point(*(line[name] for name in ("suite", "row", "clip", "learning_rate", "settings")))
+    further = tuple((name, value) for name, value in line.get("further", ()))
+    own = {name: line[name] for name in ("suite", "row", "clip", "learning_rate", "settings")}
+    return Point(**own, further=further)
 
 
 def main() -> None:
@@ -151,7 +176,8 @@ def main() -> None:
     parser.add_argument("--suite", required=True, help="a suite with a `tuning` block")
     parser.add_argument("--workers", type=int, default=2, help="processes of one thread each (default 2)")
     parser.add_argument("--report", action="store_true", help="accuracy of the rows as they are, on test records")
-    parser.add_argument("--row", nargs="*", default=[], help="with --report: only these rows")
+    parser.add_argument("--row", nargs="*", default=[], help="only these rows")
+    parser.add_argument("--further", action="store_true", help="the grids of `tuning.further` instead")
     given = parser.parse_args()
     suite = load_suite(given.suite)
     if given.report:
@@ -165,17 +191,19 @@ def main() -> None:
     kept.parent.mkdir(parents=True, exist_ok=True)
     lines = [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
     found = {_point(line): line["accuracy"] for line in lines}
-    asked = list(points(given.suite, suite, suite.tuning))
+    grid = (further_points if given.further else points)(given.suite, suite, suite.tuning)
+    asked = [point for point in grid if not given.row or point.row in given.row]
     with ProcessPoolExecutor(given.workers) as workers, kept.open("a") as file:
         for line in workers.map(validation_accuracy, [point for point in asked if point not in found]):
             print(json.dumps(line), file=file, flush=True)
             print(
-                f"{line['row']}: clip {line['clip']}, learning rate {line['learning_rate']}: {line['accuracy']} %"
+                f"{line['row']}: clip {line['clip']}, learning rate {line['learning_rate']}"
+                f"{''.join(f', {name} {value:g}' for name, value in line['further'])}: {line['accuracy']} %"
                 f" ({line['cpu_seconds']:.0f} CPU s)",
                 flush=True,
             )
             found[_point(line)] = line["accuracy"]
-    print(as_yaml(suite.tuning, {point: found[point] for point in asked}))
+    print(as_yaml({point: found[point] for point in asked}))
 
 
 if __name__ == "__main__":

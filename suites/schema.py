@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from itertools import product
 from typing import Annotated, Any, Literal, Self
 
 import yaml
@@ -68,6 +69,25 @@ class AttackEntry(Entry):
     )
 
 
+class FurtherTuning(Settings):
+    """More parameters of one row, tried at its best clip bound and learning rate of the common grid.
+
+    `learning_rate` is allowed among them, for rows whose best is outside of the common grid. `accuracy` has one value
+    per combination of the values in `params`, where the last parameter changes fastest.
+    """
+
+    params: dict[str, tuple[float, ...]] = Field(min_length=1)
+    accuracy: tuple[float, ...] = ()
+
+    def combinations(self) -> list[dict[str, float]]:
+        """All points of the grid, in the order of `accuracy`."""
+        return [dict(zip(self.params, values, strict=True)) for values in product(*self.params.values())]
+
+    def best(self) -> dict[str, float]:
+        """The most accurate point; the first if several are equal."""
+        return max(zip(self.accuracy, self.combinations(), strict=True), key=lambda pair: pair[0])[1]
+
+
 class Tuning(Settings):
     """How the clip bound and the learning rate of each row were chosen: the grid, the seed, and the results.
 
@@ -82,16 +102,20 @@ class Tuning(Settings):
     learning_rate: tuple[Annotated[float, Field(gt=0)], ...] = Field(min_length=1, max_length=100)
     same_as: dict[str, str] = Field(default_factory=dict)
     accuracy: dict[str, tuple[tuple[float, ...], ...]] = Field(default_factory=dict)
+    further: dict[str, FurtherTuning] = Field(default_factory=dict)
 
     def best(self, row: str) -> tuple[float | None, float]:
         """Clip bound (None if the row does not clip) and learning rate of the most accurate point.
 
-        If several are equal, the first is taken: the smaller learning rate, then the smaller bound.
+        If several are equal, the first is taken: the smaller learning rate, then the smaller bound. A further grid may
+        replace the learning rate of the common one.
         """
         values = self.accuracy[self.same_as.get(row, row)]
         best = max((value, -r, -c) for r, own in enumerate(values) for c, value in enumerate(own))
         rate, clip = -best[1], -best[2]
-        return (self.clip[clip] if len(values[rate]) > 1 else None), self.learning_rate[rate]
+        own = self.further[row].best() if row in self.further and self.further[row].accuracy else {}
+        bound = self.clip[clip] if len(values[rate]) > 1 else None
+        return bound, own.get("learning_rate", self.learning_rate[rate])
 
 
 class Suite(Settings):

@@ -54,6 +54,7 @@ PARTS = {
     "Dropout": "`training.dropouts`",
     "ObservedRounds": "`observe`",
     "Tuning": "`tuning`",
+    "FurtherTuning": "`tuning.further`",
 }
 #: what keys mean that have no description in the schema
 MEANINGS = {
@@ -81,6 +82,9 @@ MEANINGS = {
     "Tuning.learning_rate": "the tried learning rates",
     "Tuning.same_as": "row -> the row whose point it takes",
     "Tuning.accuracy": "row -> accuracies in per cent, one list per learning rate with one value per clip bound",
+    "Tuning.further": "row -> a grid of more parameters of that row",
+    "FurtherTuning.params": "parameter -> the tried values",
+    "FurtherTuning.accuracy": "accuracies in per cent, one per combination; the last parameter changes fastest",
 }
 #: settings that a rule refuses, beside the example's own
 REFUSED: tuple[dict[str, Any], ...] = (

@@ -89,17 +89,18 @@ def test_the_sum_is_exact_and_everybody_has_few_neighbours(name: str) -> None:
     assert claims == {"clients_to_unmask": found.threshold, "neighbours": found.neighbours}
 
 
+@pytest.mark.parametrize("name", ["secagg", "skellam"])  # rings of 64 and of 16 bits
 @pytest.mark.parametrize("step", ["advertise", "share", "update", "unmask"])
-def test_the_sum_is_exact_whoever_drops_out(step: str) -> None:
+def test_the_sum_is_exact_whoever_drops_out(step: str, name: str) -> None:
     """Two neighbours on the ring and one elsewhere; who sent its update counts."""
     counts = step == "unmask"
-    order = sparse("secagg").rounds()[0].states[SERVER]["round"]["order"]
-    gone = [int(name.partition(":")[2]) for name in (order[0], order[1], order[12])]
-    run = sparse("secagg", dropouts=drop(step, *gone))
+    order = sparse(name).rounds()[0].states[SERVER]["round"]["order"]
+    gone = [int(client.partition(":")[2]) for client in (order[0], order[1], order[12])]
+    run = sparse(name, dropouts=drop(step, *gone))
     plain = small_run(create("fedsgd"), clients=CLIENTS, shard=4, dropouts=() if counts else drop("update", *gone))
     if step in ("advertise", "share", "update"):
         assert "aggregate" not in run.rounds()[0].states[SERVER]  # honest: 29 of 30, so 27 updates are too few
-        defense = quiet("secagg", graph="sparse", honest=20, missing=0.1)
+        defense = quiet(name, graph="sparse", honest=20, missing=0.1)
         run = small_run(defense, clients=CLIENTS, shard=4, dropouts=drop(step, *gone))
     at = run.rounds()[0]
     assert at.states[SERVER]["aggregate"]["clients"] == (CLIENTS if counts else CLIENTS - 3)

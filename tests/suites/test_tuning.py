@@ -6,7 +6,7 @@ import pytest
 
 from leakboard.core import registry
 from leakboard.suites import suite_files
-from leakboard.suites.schema import Suite, Tuning, load_suite
+from leakboard.suites.schema import FurtherTuning, Suite, Tuning, load_suite
 
 MAIN = ("quick", "adaptive", "cifar10-small")
 TUNED = [name for name in suite_files() if load_suite(name).tuning is not None]
@@ -28,6 +28,16 @@ def test_every_row_has_the_most_accurate_point_of_the_grid(suite: Suite) -> None
         made = registry.create("defense", row.name, row.params)
         assert made.parameters().get("clip") == clip, row.title
         assert {**suite.training.model_dump(), **row.training}["learning_rate"] == rate, row.title
+
+
+def test_rows_have_the_most_accurate_point_of_their_further_grid(suite: Suite) -> None:
+    assert suite.tuning is not None
+    rows = {row.title: row for row in suite.defenses}
+    trained = {title: grid for title, grid in suite.tuning.further.items() if grid.accuracy}
+    for title, grid in trained.items():
+        made = registry.create("defense", rows[title].name, rows[title].params).parameters()
+        made["learning_rate"] = {**suite.training.model_dump(), **rows[title].training}["learning_rate"]
+        assert {name: made[name] for name in grid.params} == grid.best(), title
 
 
 def test_the_grid_is_whole_and_the_same_for_all(suite: Suite) -> None:
@@ -55,6 +65,18 @@ def test_of_equal_points_the_first_counts_and_rows_may_share_one() -> None:
     )
     assert tuning.best("a") == tuning.best("b") == (2, 0.1)
     assert tuning.best("c") == (None, 0.2)
+
+
+def test_a_further_grid_lists_its_points_with_the_last_parameter_fastest() -> None:
+    grid = FurtherTuning(params={"a": (1, 2), "b": (3, 4)}, accuracy=(5, 7, 7, 6))
+    assert grid.combinations() == [{"a": a, "b": b} for a in (1, 2) for b in (3, 4)]
+    assert grid.best() == {"a": 1, "b": 4}
+    common = {"seed": 9, "clip": (1,), "learning_rate": (0.1,), "accuracy": {"a": ((5,),)}}
+    rates = FurtherTuning(params={"learning_rate": (0.01, 0.02)}, accuracy=(6, 7))
+    assert Tuning.model_validate({**common, "further": {"a": rates}}).best("a") == (None, 0.02)
+    assert Tuning.model_validate({**common, "further": {"a": grid}}).best("a") == (None, 0.1)
+    with pytest.raises(ValueError, match="longer"):
+        FurtherTuning(params={"a": (1, 2)}, accuracy=(5,)).best()
 
 
 def test_the_seed_of_the_tuning_is_not_reported(suite: Suite) -> None:
