@@ -14,6 +14,10 @@ The result is printed as YAML for the suite. Each row of the suite must have its
 ciphertexts. Finished trainings are kept in runs/tuning/<suite>.jsonl and not repeated. Remove the file when a change of
 the code changes the training.
 
+`--batch N` makes the grid cheaper: every training takes N records per client and round instead of the suite's batch,
+in as many rounds and with the noise of the suite's batch (`thinned`). The noise is the same to 0.01 %, or the row is
+refused. Only the mean that it is added to comes from fewer records. The suite itself keeps its batch.
+
 `--report` trains the rows as they stand in the suite at its first reported seed, without any attack, and prints their
 accuracy on the test records. Nothing is chosen from that. The records are those of the suite's run; initial weights and
 keys are not, because a run derives its private seed from the data too.
@@ -23,9 +27,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +42,7 @@ import torch
 
 from benchmarks._federation import public_settings
 from leakboard.core import registry
+from leakboard.core.errors import UserError
 from leakboard.core.memory import keep_freed_memory
 from leakboard.core.plugins import Plugin
 from leakboard.core.seeds import digest_of
@@ -44,9 +50,12 @@ from leakboard.datasets.base import Dataset
 from leakboard.datasets.loading import load_pool
 from leakboard.datasets.splits import make_splits
 from leakboard.defenses.base import Defense
+from leakboard.defenses.building_blocks.correlated_rounds import CorrelatedRounds
+from leakboard.defenses.noise.budget import Budget
+from leakboard.defenses.noise.calibration import gaussian_epsilon
 from leakboard.federation.models.base import Model
 from leakboard.federation.rounds import Federation
-from leakboard.federation.settings import Training, client_name
+from leakboard.federation.settings import Public, Training, client_name
 from leakboard.federation.task import task_of
 from leakboard.metrics.accuracy import accuracy
 from leakboard.suites.schema import DefenseEntry, Suite, Tuning, load_suite
@@ -61,11 +70,12 @@ class Point:
     clip: float | None
     learning_rate: float
     settings: str = ""
+    batch: int | None = None
 
 
 def settings_of(suite: Suite, row: DefenseEntry) -> str:
     """A digest of all other settings of the training: other settings are another point."""
-    own = row.model_dump(mode="json", exclude={"label"})
+    own = row.model_dump(mode="json", exclude={"label", "seeds"})
     own["params"] = {name: value for name, value in row.params.items() if name != "clip"}
     own["training"] = {**suite.training.model_dump(mode="json"), **row.training, "learning_rate": None}
     return digest_of([own, suite.model.model_dump(mode="json"), suite.datasets[0].model_dump(mode="json")])[:12]
@@ -76,15 +86,17 @@ def has_clip(plugin: Plugin) -> bool:
     return plugin.parameters().get("clip") is not None
 
 
-def points(name: str, suite: Suite, tuning: Tuning) -> Iterator[Point]:
-    """All trainings of the grid. A row that is `same_as` another is not trained."""
+def points(
+    name: str, suite: Suite, tuning: Tuning, batch: int | None = None, rows: Sequence[str] = ()
+) -> Iterator[Point]:
+    """All trainings of the grid, or those of some rows. A row that is `same_as` another is not trained."""
     for row in suite.defenses:
-        if row.title in tuning.same_as:
+        if row.title in tuning.same_as or (rows and row.title not in rows):
             continue
         clips = tuning.clip if has_clip(registry.create("defense", row.name, row.params)) else (None,)
         for rate in tuning.learning_rate:
             for clip in clips:
-                yield Point(name, row.title, clip, rate, settings_of(suite, row))
+                yield Point(name, row.title, clip, rate, settings_of(suite, row), batch)
 
 
 def validation_accuracy(point: Point) -> dict[str, Any]:
@@ -94,7 +106,8 @@ def validation_accuracy(point: Point) -> dict[str, Any]:
     assert suite.tuning is not None
     row = next(row for row in suite.defenses if row.title == point.row)
     changed = {**row.training, "learning_rate": point.learning_rate}
-    share = _accuracy(suite, row.model_copy(update={"training": changed}), _defense(row, point), suite.tuning.seed)
+    changed_row = row.model_copy(update={"training": changed})
+    share = _accuracy(suite, changed_row, _defense(row, point), suite.tuning.seed, batch=point.batch)
     return {**vars(point), "accuracy": round(100 * share, 2), "cpu_seconds": time.process_time() - started}
 
 
@@ -106,7 +119,39 @@ def reported_accuracy(suite: Suite, row: DefenseEntry) -> dict[str, Any]:
     return {"row": row.title, "accuracy": round(100 * share, 2), "cpu_seconds": time.process_time() - started}
 
 
-def _accuracy(suite: Suite, row: DefenseEntry, defense: Defense, seed: int, *, of_test: bool = False) -> float:
+def thinned(defense: Defense, public: Public, batch: int) -> tuple[Defense, Public]:
+    """The defense and the settings that train on `batch` records per client and round with the noise of `public`'s.
+
+    A record moves the mean of b records by S = 2B / b, and the noise is S / mu. So b' records have the noise of b with
+    a mean shift of mu b / b'. As many rounds are trained as before, not as many epochs. Noise that is correlated over
+    rounds keeps its band. Refused if the noise that the defense states (sigma_*, per round) is not the same.
+    """
+    training = public.training.model_copy(update={"batch_size": batch, "rounds": public.total_rounds, "epochs": None})
+    fewer = public.model_copy(update={"training": training})
+    if not isinstance(defense, Budget):
+        return defense, fewer
+    band = {"band": len(defense.coefficients(public))} if isinstance(defense, CorrelatedRounds) else {}
+    before, mu = noise_of(defense, public), defense.round_mu(public) * public.training.batch_size / batch
+    times = defense.compositions(fewer) if defense.epsilon_per == "run" else 1
+    for _ in range(2):  # the sensitivity of correlated noise depends on the rounds of an epoch: known after one try
+        update = {"epsilon": gaussian_epsilon(mu * math.sqrt(times), defense.delta), **band}
+        changed = defense.model_copy(update=update)
+        after = noise_of(changed, fewer)
+        mu *= next((after[name] / value for name, value in before.items()), 1.0)
+    if not before or not all(math.isclose(before[name], after[name], rel_tol=1e-4) for name in before):
+        raise UserError(f"{defense.name} has other noise with {batch} records: {after}; with all: {before}.")
+    return changed, fewer.model_copy(update={"parameters": changed.parameters()})
+
+
+def noise_of(defense: Defense, public: Public) -> dict[str, float]:
+    """The standard deviations that a defense states for a round."""
+    claims = defense.claims(public).items()
+    return {name: value for name, value in claims if name.startswith("sigma_") and isinstance(value, float)}
+
+
+def _accuracy(
+    suite: Suite, row: DefenseEntry, defense: Defense, seed: int, *, of_test: bool = False, batch: int | None = None
+) -> float:
     """Train a row with this defense; the share of right answers on test records, or on held-out training records."""
     torch.set_num_threads(1)
     keep_freed_memory()
@@ -118,6 +163,8 @@ def _accuracy(suite: Suite, row: DefenseEntry, defense: Defense, seed: int, *, o
     model = cast(Model, registry.create("model", network.name, network.params))
     sizes = [len(shard) for shard in splits.shards]
     public = public_settings(dataset, pool, training, sizes, model, defense=defense)
+    if batch is not None:
+        defense, public = thinned(defense, public, batch)
     defense.check(public)
     shards = {client_name(index): pool.take(shard) for index, shard in enumerate(splits.shards)}
     outcome = Federation(defense.rehearsal(), public, shards, None, seed).run()
@@ -142,7 +189,8 @@ def as_yaml(tuning: Tuning, found: dict[Point, float]) -> str:
 
 
 def _point(line: dict[str, Any]) -> Point:
-    return Point(*(line[name] for name in ("suite", "row", "clip", "learning_rate", "settings")))
+    names = ("suite", "row", "clip", "learning_rate", "settings")
+    return Point(*(line[name] for name in names), line.get("batch"))
 
 
 def main() -> None:
@@ -151,7 +199,8 @@ def main() -> None:
     parser.add_argument("--suite", required=True, help="a suite with a `tuning` block")
     parser.add_argument("--workers", type=int, default=2, help="processes of one thread each (default 2)")
     parser.add_argument("--report", action="store_true", help="accuracy of the rows as they are, on test records")
-    parser.add_argument("--row", nargs="*", default=[], help="with --report: only these rows")
+    parser.add_argument("--row", nargs="*", default=[], help="only these rows")
+    parser.add_argument("--batch", type=int, help="records per client and round, with the noise of the suite's batch")
     given = parser.parse_args()
     suite = load_suite(given.suite)
     if given.report:
@@ -165,7 +214,7 @@ def main() -> None:
     kept.parent.mkdir(parents=True, exist_ok=True)
     lines = [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
     found = {_point(line): line["accuracy"] for line in lines}
-    asked = list(points(given.suite, suite, suite.tuning))
+    asked = list(points(given.suite, suite, suite.tuning, given.batch, given.row))
     with ProcessPoolExecutor(given.workers) as workers, kept.open("a") as file:
         for line in workers.map(validation_accuracy, [point for point in asked if point not in found]):
             print(json.dumps(line), file=file, flush=True)
