@@ -190,7 +190,7 @@ def as_yaml(tuning: Tuning, found: dict[Point, float]) -> str:
 
 def _point(line: dict[str, Any]) -> Point:
     names = ("suite", "row", "clip", "learning_rate", "settings")
-    return Point(*(line[name] for name in names), line.get("batch"))
+    return Point(**{name: line[name] for name in names}, batch=line.get("batch"))
 
 
 def main() -> None:

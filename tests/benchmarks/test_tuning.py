@@ -26,9 +26,9 @@ from leakboard.metrics.accuracy import accuracy
 
 SEED, WHOLE, FEWER = 1003, 114, 19
 #: the noise of these on the mean is Gaussian: the law of cdp with another sigma
-GAUSSIAN = {"cdp": {}, "mp-cdp": {}, "tp-smc": {}, "hybridalpha": {}, "ddp": {}}
-OTHER = {"mp-dp": {"variant": "V2"}, "mf": {"epsilon": 47.35, "epsilon_per": "run"}}
-NOISY: dict[str, dict[str, Any]] = {**GAUSSIAN, **OTHER}
+GAUSSIAN: dict[str, dict[str, Any]] = {"cdp": {}, "mp-cdp": {}, "tp-smc": {}, "hybridalpha": {}, "ddp": {}}
+OTHER: dict[str, dict[str, Any]] = {"mp-dp": {"variant": "V2"}, "mf": {"epsilon": 47.35, "epsilon_per": "run"}}
+NOISY = {**GAUSSIAN, **OTHER}
 
 
 @cache
