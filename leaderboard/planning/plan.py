@@ -98,13 +98,13 @@ def select(
         # the prior stays, like the control: a reconstruction means nothing without the guess that needs no attack
         priors = {known_goal(registry.find("attack", column.name)["goal"]).prior for column in asked}
         columns = [c for c in columns if c in asked or c.name in priors]
-    rows = _with_seeds(rows, seeds, defenses) if seeds else rows
+    rows = _with_seeds(rows, seeds, (*defenses, suite.control)) if seeds else rows
     update = {"defenses": tuple(rows), "attacks": tuple(columns), "seeds": tuple(seeds) or suite.seeds}
     return Suite.parse(suite.model_copy(update=update).model_dump(), f"The suite {suite.name} with these options")
 
 
 def _with_seeds(rows: Sequence[DefenseEntry], seeds: Sequence[int], named: Sequence[str]) -> list[DefenseEntry]:
-    """The rows that have some of these seeds. A row that was asked for by name must have one."""
+    """The rows that have some of these seeds. A row that is needed by name must have one."""
     kept = []
     for row in rows:
         own = None if row.seeds is None else tuple(seed for seed in row.seeds if seed in seeds)
