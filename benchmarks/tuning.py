@@ -18,6 +18,10 @@ the code changes the training.
 `--further` trains the grids of `tuning.further` instead: more parameters of single rows, at their best point of the
 common grid, which has these parameters at their defaults.
 
+`--batch N` makes the grid cheaper: every training takes N records per client and round instead of the suite's batch,
+in as many rounds and with the noise of the suite's batch (`thinned`). The noise is the same to 0.01 %, or the row is
+refused. Only the mean that it is added to comes from fewer records. The suite itself keeps its batch.
+
 `--report` trains the rows as they stand in the suite at its first reported seed, without any attack, and prints their
 accuracy on the test records. Nothing is chosen from that. The records are those of the suite's run; initial weights and
 keys are not, because a run derives its private seed from the data too.
@@ -27,9 +31,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +46,7 @@ import torch
 
 from benchmarks._federation import public_settings
 from leakboard.core import registry
+from leakboard.core.errors import UserError
 from leakboard.core.memory import keep_freed_memory
 from leakboard.core.plugins import Plugin
 from leakboard.core.seeds import digest_of
@@ -48,9 +54,12 @@ from leakboard.datasets.base import Dataset
 from leakboard.datasets.loading import load_pool
 from leakboard.datasets.splits import make_splits
 from leakboard.defenses.base import Defense
+from leakboard.defenses.building_blocks.correlated_rounds import CorrelatedRounds
+from leakboard.defenses.noise.budget import Budget
+from leakboard.defenses.noise.calibration import gaussian_epsilon
 from leakboard.federation.models.base import Model
 from leakboard.federation.rounds import Federation
-from leakboard.federation.settings import Training, client_name
+from leakboard.federation.settings import Public, Training, client_name
 from leakboard.federation.task import task_of
 from leakboard.metrics.accuracy import accuracy
 from leakboard.suites.schema import DefenseEntry, Suite, Tuning, load_suite
@@ -65,6 +74,7 @@ class Point:
     clip: float | None
     learning_rate: float
     settings: str = ""
+    batch: int | None = None
     further: tuple[tuple[str, float], ...] = ()
 
 
@@ -77,7 +87,7 @@ def untuned(suite: Suite, row: DefenseEntry) -> dict[str, Any]:
 
 def settings_of(suite: Suite, row: DefenseEntry) -> str:
     """A digest of all other settings of the training: other settings are another point."""
-    own = row.model_dump(mode="json", exclude={"label"})
+    own = row.model_dump(mode="json", exclude={"label", "seeds"})
     own["params"] = untuned(suite, row)
     own["training"] = {**suite.training.model_dump(mode="json"), **row.training, "learning_rate": None}
     return digest_of([own, suite.model.model_dump(mode="json"), suite.datasets[0].model_dump(mode="json")])[:12]
@@ -88,15 +98,17 @@ def has_clip(plugin: Plugin) -> bool:
     return plugin.parameters().get("clip") is not None
 
 
-def points(name: str, suite: Suite, tuning: Tuning) -> Iterator[Point]:
-    """All trainings of the grid. A row that is `same_as` another is not trained."""
+def points(
+    name: str, suite: Suite, tuning: Tuning, batch: int | None = None, rows: Sequence[str] = ()
+) -> Iterator[Point]:
+    """All trainings of the grid, or those of some rows. A row that is `same_as` another is not trained."""
     for row in suite.defenses:
-        if row.title in tuning.same_as:
+        if row.title in tuning.same_as or (rows and row.title not in rows):
             continue
         clips = tuning.clip if has_clip(registry.create("defense", row.name, row.params)) else (None,)
         for rate in tuning.learning_rate:
             for clip in clips:
-                yield Point(name, row.title, clip, rate, settings_of(suite, row))
+                yield Point(name, row.title, clip, rate, settings_of(suite, row), batch)
 
 
 def further_points(name: str, suite: Suite, tuning: Tuning) -> Iterator[Point]:
@@ -106,7 +118,7 @@ def further_points(name: str, suite: Suite, tuning: Tuning) -> Iterator[Point]:
         clip, rate = common.best(row.title)
         for values in tuning.further[row.title].combinations():
             own = values.pop("learning_rate", rate)
-            yield Point(name, row.title, clip, own, settings_of(suite, row), tuple(values.items()))
+            yield Point(name, row.title, clip, own, settings_of(suite, row), further=tuple(values.items()))
 
 
 def validation_accuracy(point: Point) -> dict[str, Any]:
@@ -119,7 +131,8 @@ def validation_accuracy(point: Point) -> dict[str, Any]:
     clip = {} if point.clip is None else {"clip": point.clip}
     parameters = {**untuned(suite, row), **clip, **dict(point.further)}
     defense = cast(Defense, registry.create("defense", row.name, parameters))
-    share = _accuracy(suite, row.model_copy(update={"training": changed}), defense, suite.tuning.seed)
+    changed_row = row.model_copy(update={"training": changed})
+    share = _accuracy(suite, changed_row, defense, suite.tuning.seed, batch=point.batch)
     return {**vars(point), "accuracy": round(100 * share, 2), "cpu_seconds": time.process_time() - started}
 
 
@@ -131,7 +144,39 @@ def reported_accuracy(suite: Suite, row: DefenseEntry) -> dict[str, Any]:
     return {"row": row.title, "accuracy": round(100 * share, 2), "cpu_seconds": time.process_time() - started}
 
 
-def _accuracy(suite: Suite, row: DefenseEntry, defense: Defense, seed: int, *, of_test: bool = False) -> float:
+def thinned(defense: Defense, public: Public, batch: int) -> tuple[Defense, Public]:
+    """The defense and the settings that train on `batch` records per client and round with the noise of `public`'s.
+
+    A record moves the mean of b records by S = 2B / b, and the noise is S / mu. So b' records have the noise of b with
+    a mean shift of mu b / b'. As many rounds are trained as before, not as many epochs. Noise that is correlated over
+    rounds keeps its band. Refused if the noise that the defense states (sigma_*, per round) is not the same.
+    """
+    training = public.training.model_copy(update={"batch_size": batch, "rounds": public.total_rounds, "epochs": None})
+    fewer = public.model_copy(update={"training": training})
+    if not isinstance(defense, Budget):
+        return defense, fewer
+    band = {"band": len(defense.coefficients(public))} if isinstance(defense, CorrelatedRounds) else {}
+    before, mu = noise_of(defense, public), defense.round_mu(public) * public.training.batch_size / batch
+    times = defense.compositions(fewer) if defense.epsilon_per == "run" else 1
+    for _ in range(2):  # the sensitivity of correlated noise depends on the rounds of an epoch: known after one try
+        update = {"epsilon": gaussian_epsilon(mu * math.sqrt(times), defense.delta), **band}
+        changed = defense.model_copy(update=update)
+        after = noise_of(changed, fewer)
+        mu *= next((after[name] / value for name, value in before.items()), 1.0)
+    if not before or not all(math.isclose(before[name], after[name], rel_tol=1e-4) for name in before):
+        raise UserError(f"{defense.name} has other noise with {batch} records: {after}; with all: {before}.")
+    return changed, fewer.model_copy(update={"parameters": changed.parameters()})
+
+
+def noise_of(defense: Defense, public: Public) -> dict[str, float]:
+    """The standard deviations that a defense states for a round."""
+    claims = defense.claims(public).items()
+    return {name: value for name, value in claims if name.startswith("sigma_") and isinstance(value, float)}
+
+
+def _accuracy(
+    suite: Suite, row: DefenseEntry, defense: Defense, seed: int, *, of_test: bool = False, batch: int | None = None
+) -> float:
     """Train a row with this defense; the share of right answers on test records, or on held-out training records."""
     torch.set_num_threads(1)
     keep_freed_memory()
@@ -143,6 +188,8 @@ def _accuracy(suite: Suite, row: DefenseEntry, defense: Defense, seed: int, *, o
     model = cast(Model, registry.create("model", network.name, network.params))
     sizes = [len(shard) for shard in splits.shards]
     public = public_settings(dataset, pool, training, sizes, model, defense=defense)
+    if batch is not None:
+        defense, public = thinned(defense, public, batch)
     defense.check(public)
     shards = {client_name(index): pool.take(shard) for index, shard in enumerate(splits.shards)}
     outcome = Federation(defense.rehearsal(), public, shards, None, seed).run()
@@ -167,7 +214,7 @@ def as_yaml(found: dict[Point, float]) -> str:
 def _point(line: dict[str, Any]) -> Point:
     further = tuple((name, value) for name, value in line.get("further", ()))
     own = {name: line[name] for name in ("suite", "row", "clip", "learning_rate", "settings")}
-    return Point(**own, further=further)
+    return Point(**own, batch=line.get("batch"), further=further)
 
 
 def main() -> None:
@@ -178,6 +225,7 @@ def main() -> None:
     parser.add_argument("--report", action="store_true", help="accuracy of the rows as they are, on test records")
     parser.add_argument("--row", nargs="*", default=[], help="only these rows")
     parser.add_argument("--further", action="store_true", help="the grids of `tuning.further` instead")
+    parser.add_argument("--batch", type=int, help="records per client and round, with the noise of the suite's batch")
     given = parser.parse_args()
     suite = load_suite(given.suite)
     if given.report:
@@ -191,8 +239,10 @@ def main() -> None:
     kept.parent.mkdir(parents=True, exist_ok=True)
     lines = [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
     found = {_point(line): line["accuracy"] for line in lines}
-    grid = (further_points if given.further else points)(given.suite, suite, suite.tuning)
-    asked = [point for point in grid if not given.row or point.row in given.row]
+    if given.further:
+        asked = [p for p in further_points(given.suite, suite, suite.tuning) if not given.row or p.row in given.row]
+    else:
+        asked = list(points(given.suite, suite, suite.tuning, given.batch, given.row))
     with ProcessPoolExecutor(given.workers) as workers, kept.open("a") as file:
         for line in workers.map(validation_accuracy, [point for point in asked if point not in found]):
             print(json.dumps(line), file=file, flush=True)

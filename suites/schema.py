@@ -46,10 +46,13 @@ class Entry(Settings):
 
 
 class DefenseEntry(Entry):
-    """A defense; `model` and `training` override the suite's settings for this row only."""
+    """A defense; `model`, `training` and `seeds` override the suite's settings for this row only."""
 
     model: Entry | None = None
     training: dict[str, Any] = Field(default_factory=dict)
+    seeds: tuple[Seed, ...] | None = Field(
+        None, min_length=1, max_length=1000, description="those of the suite's seeds that this row has; null: all"
+    )
 
 
 class AttackEntry(Entry):
@@ -157,6 +160,7 @@ class Suite(Settings):
                 yield f"these {what} would share the names of their files: {', '.join(alike)}"
         if len(set(self.seeds)) < len(self.seeds):
             yield "seeds must differ"
+        yield from self._seed_faults()
         if self.tuning is not None and self.tuning.seed in self.seeds:
             yield f"the seed of the tuning ({self.tuning.seed}) must not be among the seeds that are reported"
         if len(set(self.observe.rounds)) < len(self.observe.rounds):
@@ -169,6 +173,21 @@ class Suite(Settings):
                     parse_threat(threat, self.training.clients)
                 except UserError as error:
                     yield str(error).rstrip(".")
+
+    def seeds_of(self, row: DefenseEntry) -> tuple[int, ...]:
+        """The seeds of a row: its own, otherwise the suite's."""
+        return self.seeds if row.seeds is None else row.seeds
+
+    def _seed_faults(self) -> Iterator[str]:
+        """Seeds of rows that the control does not have: nothing could be compared with it there."""
+        for row in self.defenses:
+            own = self.seeds_of(row)
+            if len(set(own)) < len(own):
+                yield f"the seeds of the defense '{row.title}' must differ"
+            if other := sorted(set(own) - set(self.seeds)):
+                yield f"the defense '{row.title}' has the seeds {other}, which are not among the suite's seeds"
+            if row.title == self.control and set(own) != set(self.seeds):
+                yield f"the control '{row.title}' must have all seeds of the suite"
 
 
 def is_about_rounds(goal: str, entry: AttackEntry) -> bool:

@@ -98,8 +98,21 @@ def select(
         # the prior stays, like the control: a reconstruction means nothing without the guess that needs no attack
         priors = {known_goal(registry.find("attack", column.name)["goal"]).prior for column in asked}
         columns = [c for c in columns if c in asked or c.name in priors]
+    rows = _with_seeds(rows, seeds, (*defenses, suite.control)) if seeds else rows
     update = {"defenses": tuple(rows), "attacks": tuple(columns), "seeds": tuple(seeds) or suite.seeds}
     return Suite.parse(suite.model_copy(update=update).model_dump(), f"The suite {suite.name} with these options")
+
+
+def _with_seeds(rows: Sequence[DefenseEntry], seeds: Sequence[int], named: Sequence[str]) -> list[DefenseEntry]:
+    """The rows that have some of these seeds. A row that is needed by name must have one."""
+    kept = []
+    for row in rows:
+        own = None if row.seeds is None else tuple(seed for seed in row.seeds if seed in seeds)
+        if own != ():
+            kept.append(row.model_copy(update={"seeds": own}))
+        elif row.title in named:
+            raise UserError(f"The defense '{row.title}' has only the seeds {list(row.seeds or ())} in this suite.")
+    return kept
 
 
 def _known(kind: str, name: str, titles: list[str]) -> dict[str, Any]:
@@ -120,7 +133,7 @@ def make_plan(suite: Suite, options: Options) -> Plan:
         pool = load_pool(dataset)
         digest, structure = pool.digest(), pool.structure()
         for defense in suite.defenses:
-            for seed in suite.seeds:
+            for seed in suite.seeds_of(defense):
                 with problems.collected():
                     job = _training_job(suite, data_entry, dataset, (digest, structure), defense, seed, options)
                     publics[job.training_key] = _check(job, pool)

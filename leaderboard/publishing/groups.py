@@ -39,8 +39,12 @@ def planned_groups(opened: RunFolder) -> list[Group]:
     """The groups of the whole suite, of which the run may hold a part; runs of older releases know their own alone."""
     suite: Any = opened.file.settings
     own = [group_of(job.cell) for job in opened.jobs if job.cell is not None]
-    names = [[_title(entry) for entry in suite.get(part, ())] for part in ("datasets", "defenses")]
-    every = [Group(data, defense, seed) for data in names[0] for defense in names[1] for seed in suite.get("seeds", ())]
+    every = [
+        Group(_title(data), _title(row), seed)
+        for data in suite.get("datasets", ())
+        for row in suite.get("defenses", ())
+        for seed in row.get("seeds") or suite.get("seeds", ())
+    ]
     return list(dict.fromkeys([*every, *own]))
 
 

@@ -173,3 +173,36 @@ def test_all_mistakes_are_told_at_once_those_of_plugins_too() -> None:
         "'attacks.0.threats' is wrong",
     ):
         assert part in told
+
+
+def three_seeds(tmp_path: Path, **changes: object) -> Suite:
+    rows = ["fedsgd", {"name": "clip", "seeds": [0]}]
+    return load_suite(str(write_suite(tmp_path, **{"seeds": [0, 1, 2], "defenses": rows, **changes})))
+
+
+def test_a_row_may_have_fewer_seeds(tmp_path: Path) -> None:
+    suite = three_seeds(tmp_path)
+    assert [suite.seeds_of(row) for row in suite.defenses] == [(0, 1, 2), (0,)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        (["fedsgd", {"name": "clip", "seeds": [3]}], r"'clip' has the seeds \[3\], which are not among the suite's"),
+        (["fedsgd", {"name": "clip", "seeds": [1, 1]}], "the seeds of the defense 'clip' must differ"),
+        (["fedsgd", {"name": "clip", "seeds": []}], "seeds"),
+        ([{"name": "fedsgd", "seeds": [0]}, "clip"], "the control 'fedsgd' must have all seeds"),
+    ],
+)
+def test_seeds_of_a_row_are_among_the_controls(rows: list[object], said: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=said):
+        three_seeds(tmp_path, defenses=rows)
+
+
+def test_a_choice_of_seeds_leaves_out_rows_without_them(tmp_path: Path) -> None:
+    suite = three_seeds(tmp_path)
+    assert [row.title for row in select(suite, (), (), (1, 2)).defenses] == ["fedsgd"]
+    chosen = select(suite, (), (), (0, 2))
+    assert [chosen.seeds_of(row) for row in chosen.defenses] == [(0, 2), (0,)]
+    with pytest.raises(UserError, match=r"The defense 'clip' has only the seeds \[0\] in this suite\."):
+        select(suite, ["clip"], (), (1,))

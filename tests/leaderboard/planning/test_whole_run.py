@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from leakboard.leaderboard.api.evaluate import prepare
-from leakboard.leaderboard.planning.run_folder import save_run
+from leakboard.leaderboard.planning.run_folder import open_run, save_run
 from leakboard.leaderboard.planning.whole_run import forgotten_plugins
+from leakboard.leaderboard.publishing.groups import Group, planned_groups
 from tests.leaderboard.runs import call, write_suite
 
 ATTACKS = [
@@ -109,3 +110,24 @@ def test_a_plugin_that_the_last_command_had_is_named(suite: Path, tmp_path: Path
     assert forgotten_plugins(jobs, tmp_path / "run") == [str(plugin)]
     assert forgotten_plugins(replace(jobs, cells=cells), tmp_path / "run") == []
     assert forgotten_plugins(jobs, tmp_path / "another") == []
+
+
+def test_a_row_is_planned_at_its_own_seeds(tmp_path: Path) -> None:
+    rows = ["fedsgd", {"name": "clip", "seeds": [0]}]
+    suite = write_suite(tmp_path, attacks=ATTACKS[:1], defenses=rows, seeds=[0, 1], observe__rounds=["first"])
+    prepared = prepare(suite=suite, out=tmp_path / "run")
+    assert cells(prepared.plan.cells) == {("fedsgd", "prior", 0), ("fedsgd", "prior", 1), ("clip", "prior", 0)}
+    save_run(tmp_path / "run", prepared.whole)
+    assert set(planned_groups(open_run(tmp_path / "run"))) == {
+        Group("digits", "fedsgd", 0),
+        Group("digits", "fedsgd", 1),
+        Group("digits", "clip", 0),
+    }
+
+
+def test_the_seeds_of_rows_change_no_key(tmp_path: Path) -> None:
+    def keys(rows: list[object]) -> set[str]:
+        suite = write_suite(tmp_path, attacks=ATTACKS[:1], defenses=rows, observe__rounds=["first"])
+        return {job.key for job in prepare(suite=suite, out=tmp_path / "run").plan.cells}
+
+    assert keys(["fedsgd", "clip"]) == keys(["fedsgd", {"name": "clip", "seeds": [0]}])
