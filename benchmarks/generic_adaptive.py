@@ -166,7 +166,8 @@ def main() -> None:
         except Unsupported as why:
             write(args.out, {"defense": name, "attack": "all", "skipped": str(why)})
             continue
-        if not transforms(world) and asked.pop(MIMIC, None):
+        if MIMIC in asked and not transforms(world):
+            del asked[MIMIC]
             write(args.out, {"defense": name, "attack": MIMIC, "skipped": f"the defense has no transform: as {PLAIN}"})
         for label, attack in asked.items():
             row = {"defense": name, "attack": label, **measured(world, attack, args.targets, args.seed)}
