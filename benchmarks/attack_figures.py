@@ -166,7 +166,7 @@ def robbing(data: str, seeds: range) -> Table:
     return (
         f"robbing-the-fed, {data.partition(':')[0]}",
         "records | rows | recovered (more than 40 dB) | expected",
-        (row(*case) for case in ((64, 128), (100, 200))),
+        (row(*case) for case in ((64, 128), (100, 200), (32, 1000), (64, 1000))),
     )
 
 
