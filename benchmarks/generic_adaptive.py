@@ -7,7 +7,8 @@ Digits, a convnet of width 8 as the server broadcasts it at first, 5 clients, on
 case). The server attacks. `message-ridge` gets a defense's own optional protocol and nothing else. The hand-written
 attacks know the scheme: `phi-inversion`, `noise-aware`, `mix-and-match`, and matching with the defense's own transform
 (`mimic`). Each defense has its default parameters, with epsilon 3 per round where it has one. One line per defense and
-attack is added to the file; what is there already is not computed again.
+attack is added to the file; what is there already is not computed again. The table has a second part: why there is no
+answer.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from leakboard.attacks.reconstruction.message_ridge import MessageRidge
 from leakboard.attacks.reconstruction.mix_and_match import MixAndMatch
 from leakboard.attacks.reconstruction.noise_aware import NoiseAware
 from leakboard.attacks.reconstruction.phi_inversion import PhiInversion
+from leakboard.attacks.reconstruction.regression.sources import message_of
 from leakboard.attacks.reconstruction.ridge import RidgeInversion
 from leakboard.contract.worlds import World, make_world
 from leakboard.core import registry
@@ -41,6 +43,7 @@ from leakboard.metrics.psnr import psnr
 
 CLIENTS, SHARD, AUXILIARY, UNSEEN = 5, 114, 800, 400
 GENERIC, LEARNED, PLAIN = "message-ridge", "ridge", "inverting-gradients"
+MIMIC = f"{PLAIN}, mimic"
 
 
 def attacks(iterations: int, samples: int) -> dict[str, ReconstructionAttack]:
@@ -48,9 +51,9 @@ def attacks(iterations: int, samples: int) -> dict[str, ReconstructionAttack]:
     settings: dict[str, Any] = {"iterations": iterations, "tv": 0.03}
     return {
         PLAIN: InvertingGradients(**settings),
-        GENERIC: MessageRidge(samples=samples),
         LEARNED: RidgeInversion(samples=samples),
-        "inverting-gradients, mimic": InvertingGradients(mimic=True, **settings),
+        GENERIC: MessageRidge(samples=samples),
+        MIMIC: InvertingGradients(mimic=True, **settings),
         "noise-aware": NoiseAware(iterations=iterations),
         "phi-inversion": PhiInversion(**settings),
         "mix-and-match": MixAndMatch(attack=PLAIN, params=settings),
@@ -82,6 +85,31 @@ def measured(world: World, attack: ReconstructionAttack, targets: int, seed: int
     }
 
 
+def transforms(world: World) -> bool:
+    """Whether the defense has a transform of its own that `mimic` would use."""
+    knowledge = Knowledge(world.view("server"), world.defense, world.auxiliary, 0)
+    gradients = [gradient for reading in knowledge.readings() for gradient in reading.gradients.values()]
+    hooks = (world.defense.mimic, world.defense.mimic_records)
+    return any(hook(gradient, knowledge.public) is not None for gradient in gradients for hook in hooks)
+
+
+def holds_messages(world: World, targets: int) -> bool:
+    """Whether the view holds the victim's own message of any target; otherwise `message-ridge` is `ridge`."""
+    knowledge = Knowledge(world.view("server"), world.defense, world.auxiliary, 0)
+    problems = ReconstructionTask("first", 0, targets, 1, None, (1,) * targets).problems(knowledge)
+    return any(problem.gradient.records == 1 and message_of(knowledge, problem) for problem in problems)
+
+
+def reasons(rows: list[dict[str, Any]]) -> str:
+    """Why an attack has no answer, with the defenses that share the reason."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        if "skipped" in row:
+            why = row["skipped"].replace(f"'{row['defense']}'", "the defense")
+            found.setdefault((row["attack"], why), []).append(row["defense"])
+    return "\n".join(f"- `{name}`, {', '.join(own)}: {why}" for (name, why), own in found.items())
+
+
 def table(rows: list[dict[str, Any]]) -> str:
     """One row per defense: PSNR (identified) of every attack."""
     names = list(attacks(1, 8))
@@ -99,6 +127,12 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def write(out: Path, row: dict[str, Any]) -> None:
+    """Add a line."""
+    with out.open("a") as file:
+        file.write(json.dumps(row) + "\n")
+
+
 def main() -> None:
     """Add one line per defense and attack to a file, or print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -113,7 +147,7 @@ def main() -> None:
     torch.set_num_threads(1)
     rows = [json.loads(line) for line in args.out.read_text().splitlines()] if args.out.exists() else []
     if args.table:
-        print(table(rows))
+        print(f"{table(rows)}\n\n{reasons(rows)}")
         return
     done = {(row["defense"], row["attack"]) for row in rows}
     for name in args.defenses:
@@ -138,12 +172,19 @@ def main() -> None:
                 unseen=UNSEEN,
             )
         except Unsupported as why:
-            print(f"{name}: {why}", file=sys.stderr)
+            write(args.out, {"defense": name, "attack": "all", "skipped": str(why)})
             continue
+        if MIMIC in asked and not transforms(world):
+            del asked[MIMIC]
+            write(args.out, {"defense": name, "attack": MIMIC, "skipped": f"the defense has no transform: as {PLAIN}"})
+        read: dict[str, Any] = {}
         for label, attack in asked.items():
-            row = {"defense": name, "attack": label, **measured(world, attack, args.targets, args.seed)}
-            with args.out.open("a") as file:
-                file.write(json.dumps(row) + "\n")
+            if label == GENERIC and "psnr" in read and not holds_messages(world, args.targets):
+                row = {**read, "attack": GENERIC, "note": "the view holds no message of the victim: as ridge"}
+            else:
+                row = {"defense": name, "attack": label, **measured(world, attack, args.targets, args.seed)}
+            read = row if label == LEARNED else read
+            write(args.out, {**row, "samples": args.samples, "iterations": args.iterations, "seed": args.seed})
             print({key: row.get(key) for key in ("defense", "attack", "psnr", "seconds", "skipped")}, flush=True)
 
 

@@ -9,7 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from leakboard.attacks.base import Knowledge, MembershipAnswer, MembershipTask
+from leakboard.attacks.base import Knowledge
 from leakboard.attacks.membership.building_blocks.batch import (
     BatchMembership,
     Mixture,
@@ -27,10 +27,14 @@ from leakboard.federation.payload import Parameters
 
 @dataclass(frozen=True)
 class Denoised(Mixture):
-    """A mean whose noise was reduced: `deviation` is what is left, `plain` what the best single combination has."""
+    """A mean whose noise was reduced.
+
+    `deviation` is what is left, `plain` what the best single combination has, `length` that of a record's own gradient.
+    """
 
     deviation: float
     plain: float
+    length: float
 
 
 class CorrelatedNoise(BatchMembership):
@@ -64,15 +68,10 @@ class CorrelatedNoise(BatchMembership):
         """Always true: the attack uses how the scheme makes its noise."""
         return True
 
-    def infer(self, knowledge: Knowledge, task: MembershipTask) -> MembershipAnswer:
-        """Score every candidate; the record says how far the noise was reduced."""
-        answer = super().infer(knowledge, task)
-        if task.round_index is None:
-            return answer
-        (found,) = self.mixtures(knowledge, task.round_index).values()
-        assert isinstance(found, Denoised)
-        numbers = {"noise_left": found.deviation, "noise_over_plain": found.deviation / found.plain}
-        return MembershipAnswer(answer.scores, answer.decisions, answer.flags, numbers)
+    def _numbers(self, mixture: Mixture) -> dict[str, float]:
+        """How far the noise was reduced."""
+        assert isinstance(mixture, Denoised)
+        return {"noise_left": mixture.deviation, "noise_over_plain": mixture.deviation / mixture.plain}
 
     def mixtures(self, knowledge: Knowledge, round_index: int) -> dict[str, Mixture]:
         """The mean of that round over all clients, with as little noise as the view allows."""
@@ -94,13 +93,12 @@ class CorrelatedNoise(BatchMembership):
         of_probe = length / sum(value.numel() for value in like.values.values()) ** 0.5
         values, deviation, plain = estimate(seen, round_index, tau, of_probe)
         mean = Gradient(_shaped(values, like.values), clients, clients * training.batch_size)
-        return {AGGREGATE: Denoised(mean, model, guide.loss, model, transform, deviation, plain)}
+        return {AGGREGATE: Denoised(mean, model, guide.loss, model, transform, deviation, plain, length)}
 
     def _judged(self, knowledge: Knowledge, candidates: LabelledImages, mixture: Mixture) -> tuple[Tensor, Tensor, str]:
         """Scores (N,), decisions (N,): a regression whose ridge is that of the noise, for members by a coin."""
         assert isinstance(mixture, Denoised)
-        _, length = _sizes(knowledge, mixture, self.guides)
-        ridge = 2 * (mixture.deviation * mixture.mean.records / max(length, 1e-300)) ** 2
+        ridge = 2 * (mixture.deviation * mixture.mean.records / max(mixture.length, 1e-300)) ** 2
         pool = joined(candidates, knowledge.auxiliary.select(torch.arange(len(knowledge.auxiliary))[: self.background]))
         fitting = self.model_copy(update={"ridge": max(self.ridge, ridge)})
         scores = fitting._by_regression(knowledge.task, pool, mixture)[: len(candidates)]

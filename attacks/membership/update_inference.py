@@ -67,7 +67,8 @@ class UpdateInference(BatchMembership):
     `BatchMembership`, in which the attacker's own records join the candidates and the auxiliary ones. They absorb the
     attacker's own part if it is still in the mean.
 
-    If momentum cannot be subtracted (the model of the previous round is not in the view) a flag says so.
+    If momentum cannot be subtracted (the model of the previous round is not in the view, or that round was lost) a flag
+    says so. Who was missing in that round does not matter: the step says what the server made of it.
     """
 
     name: ClassVar[str] = "update-inference"
@@ -170,8 +171,9 @@ def _in_plain(knowledge: Knowledge, round_index: int) -> InferredMean:
     values = {n: (before[n].double() - after[n].double()) / training.learning_rate for n in names}
     values = {n: value - training.weight_decay * before[n].double() for n, value in values.items()}
     exact = not (training.momentum and round_index)
-    left_before = training.may_miss(round_index - 1)  # there may have been no step then
-    if not exact and earlier is not None and not left_before:
+    # a round that was lost leaves the model as it is: the momentum is then that of a round before it
+    moved = earlier is not None and any(not torch.equal(earlier[n], before[n]) for n in names)
+    if not exact and earlier is not None and moved:
         past = {n: (earlier[n].double() - before[n].double()) / training.learning_rate for n in names}
         values, exact = {n: value - training.momentum * past[n] for n, value in values.items()}, True
     _check(values)

@@ -118,7 +118,8 @@ class LearningToInvert(ReconstructionAttack):
         unseen = _batches(pool.select(order[:few]), few, records, random, flip=False)
         seen = _batches(pool.select(order[few:]), self.samples, records, random, flip=self.flip)
         limit = 0.0 if knowledge.deadline is None else (1 - TIME_FOR_GRADIENTS) * knowledge.time_left()
-        held_out, train = (_examples(knowledge, source, sketch, part, limit) for part in (unseen, seen))
+        held_out = _examples(knowledge, source, sketch, unseen, limit, "held out")
+        train = _examples(knowledge, source, sketch, seen, limit, "examples")
         if held_out is None or train is None or len(train.features) < FEWEST:
             return None
         return trained(
@@ -137,10 +138,12 @@ class _Source:
     """What would be read of images: plain gradients if nothing else is sent, otherwise the problems in turn."""
 
     def __init__(self, knowledge: Knowledge, problems: Sequence[Inversion]) -> None:
-        self.imitated = [Imitated(knowledge, problem, labels_of(knowledge, problem)) for problem in problems]
+        first = Imitated(knowledge, problems[0], labels_of(knowledge, problems[0]))
         model = {name: value.float() for name, value in problems[0].model.items()}
-        plain = not knowledge.task.buffer_names and sends_plain(self.imitated[0])
+        plain = not knowledge.task.buffer_names and sends_plain(first)
         self.plain = Plain(knowledge.task, model) if plain else None
+        others = () if plain else problems[1:]
+        self.imitated = [first, *(Imitated(knowledge, problem, labels_of(knowledge, problem)) for problem in others)]
 
     def gradients(self, images: Tensor, labels: Tensor, number: int, seed: int) -> Parameters:
         """Gradients (N, *shape) of the chunk with this number: batches (N, M, C, H, W) with labels (N, M)."""
@@ -165,14 +168,14 @@ def _same(one: Inversion, two: Inversion) -> bool:
 
 
 def _examples(
-    knowledge: Knowledge, source: _Source, sketch: Sketch, batches: tuple[Tensor, Tensor], limit: float
+    knowledge: Knowledge, source: _Source, sketch: Sketch, batches: tuple[Tensor, Tensor], limit: float, name: str
 ) -> Examples | None:
-    """Sketches of as many gradients as there is time for; None if there is none."""
+    """Sketches of as many gradients as there is time for, with noise that depends on the name; None if there is none."""
     rows: list[Tensor] = []
     for number, (images, labels) in enumerate(zip(*(torch.split(part, CHUNK) for part in batches), strict=True)):
         if knowledge.time_left() <= max(0.0, limit):
             break
-        rows.append(sketch(source.gradients(images, labels, number, derive_seed(knowledge.seed, "examples", number))))
+        rows.append(sketch(source.gradients(images, labels, number, derive_seed(knowledge.seed, name, number))))
     if not rows:
         return None
     features = torch.cat(rows)

@@ -28,7 +28,8 @@ class RobbingTheFed(ReconstructionAttack):
 
     The block of the paper is put in front of any network. Here the messages keep their form, so the first layer itself
     is imprinted: it must be fully connected with a bias. A client that looks would notice (the flags of an answer name
-    what). Published: 54 % of 100 CIFAR-10 images from about 200 rows (Boenisch et al. 2023, their own variant).
+    what). Published: 60 of 64 CIFAR-10 images from 1,000 rows (Guo et al. 2025); 54 % of 100 images from about 200 rows
+    (Boenisch et al. 2023, their own variant).
     """
 
     name: ClassVar[str] = "robbing-the-fed"

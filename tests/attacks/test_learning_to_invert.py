@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 import torch
 
 from leakboard.attacks.base import STOPPED, Inversion, Knowledge, ReconstructionTask
-from leakboard.attacks.reconstruction.learning_to_invert import LearningToInvert
+from leakboard.attacks.reconstruction.learning_to_invert import MOST_VALUES, LearningToInvert, _Source
 from leakboard.attacks.reconstruction.regression.network import Examples, trained, unordered_loss
 from leakboard.attacks.reconstruction.regression.sketch import Sketch
+from leakboard.core.errors import Unsupported
 from leakboard.defenses.base import Gradient
 from leakboard.defenses.fedsgd import FedSGD
 from leakboard.metrics.psnr import psnr
@@ -78,6 +80,23 @@ def test_a_batch_is_learned_as_a_whole() -> None:
     assert inverter(gradient.values).shape == batch.images.shape
     assert inverter.explained > 0.02
     assert len(inverter.curve) == ATTACK.epochs
+
+
+def test_more_samples_than_memory_are_refused() -> None:
+    world = world_of(FedSGD())
+    knowledge = Knowledge(world.view("server"), FedSGD(), world.auxiliary, 1)
+    most = MOST_VALUES // world.auxiliary.images[0].numel()
+    task = ReconstructionTask("first", 0, 1, 1, None, (1,))
+    with pytest.raises(Unsupported, match=r"at most 268,435,456; given: .*fewer `samples` help"):
+        LearningToInvert(samples=most + 1).reconstruct(knowledge, task)
+
+
+def test_without_a_defense_only_one_problem_is_imitated() -> None:
+    world = world_of(FedSGD(), targets=4)
+    knowledge = Knowledge(world.view("server"), FedSGD(), world.auxiliary, 1)
+    plain = _Source(knowledge, ReconstructionTask("first", 0, 4, 1, None, (1,) * 4).problems(knowledge))
+    assert plain.plain is not None
+    assert len(plain.imitated) == 1
 
 
 def test_without_time_it_guesses_and_says_so() -> None:

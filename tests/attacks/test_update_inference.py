@@ -127,6 +127,19 @@ def test_momentum_that_cannot_be_taken_off_is_flagged() -> None:
     assert ["momentum in it" in flag for flag in flags] == [False, True]
 
 
+@pytest.mark.parametrize("missing", [(2,), (0, 1, 2)])
+def test_momentum_is_taken_off_unless_the_round_before_was_lost(missing: tuple[int, ...]) -> None:
+    """A step was made without those who were missing; a round without anybody changes nothing."""
+    gone = tuple(Dropout(client=client, round=1, step="update") for client in missing)
+    made = small_run(create("fedsgd"), hidden=(6,), clients=3, rounds=3, momentum=0.9, observe=WATCH, dropouts=gone)
+    (mixture,) = UpdateInference().mixtures(known_by(made, others(20, made)), 2).values()
+    assert isinstance(mixture, InferredMean)
+    assert mixture.exact == (len(missing) < 3)
+    sent = {m.sender: m.payload["gradient"] for m in made.rounds()[2].messages if m.kind == "update"}
+    true = (flat(sent["client:0"]) + flat(sent["client:2"])) / 2
+    assert (relative(flat(mixture.mean.values), true) < 1e-9) == mixture.exact
+
+
 def test_where_somebody_dropped_out_nothing_is_taken_off() -> None:
     """The mean may be over all or over those who stayed; the attacker's records beside the candidates remain."""
     made = small_run(create("fedsgd"), clients=4, observe=WATCH, dropouts=(Dropout(client=3, round=0, step="update"),))

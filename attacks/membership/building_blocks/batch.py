@@ -95,14 +95,20 @@ class BatchMembership(MembershipAttack):
         """Score every candidate against the victim's batch of the task's round, or against all observed batches."""
         if knowledge.task.buffer_names:
             raise Unsupported("batch norm mixes the records of a batch: no record has its own part")
-        found = [self._judged(knowledge, task.candidates, mixture) for mixture in self._asked(knowledge, task)]
+        mixtures = self._asked(knowledge, task)
+        found = [self._judged(knowledge, task.candidates, mixture) for mixture in mixtures]
         scores = torch.stack([score for score, _, _ in found])
         decisions = torch.stack([decision for _, decision, _ in found]).any(0)
         ways = sorted({way for _, _, way in found})
         flags = [f"by {way}" for way in ways]
         if knowledge.public.training.is_local:
             flags.append(TAKEN_FOR_GRADIENT)
-        return MembershipAnswer(scores.amax(0), decisions, tuple(flags))
+        numbers = self._numbers(mixtures[0]) if len(mixtures) == 1 else {}
+        return MembershipAnswer(scores.amax(0), decisions, tuple(flags), numbers)
+
+    def _numbers(self, mixture: Mixture) -> dict[str, float]:
+        """What the record says about the mean, if only one was asked about."""
+        return {}
 
     def _asked(self, knowledge: Knowledge, task: MembershipTask) -> list[Mixture]:
         """The mixtures that the task asks about."""

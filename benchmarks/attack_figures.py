@@ -1,0 +1,253 @@
+"""The tables of docs/attacks.md that need no benchmark of their own; every table is one function.
+
+    .venv/bin/python benchmarks/attack_figures.py spear robbing cocktail --data npz:FILE
+    .venv/bin/python benchmarks/attack_figures.py fedmia correlated
+
+`spear`, `robbing` and `cocktail` attack the gradient of one batch of a client, of a network as it is initialised.
+Batches and initialisations are drawn anew for every seed. `fedmia` and `correlated` are small federations like those
+of the tests (`correlated` imports a test, so it needs pytest). All run without a defense but `correlated`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, cast
+
+sys.path.extend(str(Path(__file__).resolve().parent.parent / folder) for folder in ("src", ""))
+
+import torch
+from torch import Tensor
+
+from benchmarks._federation import public_settings
+from benchmarks.inversion_quality import CLIENTS, Given
+from leakboard.attacks.base import Inversion, Knowledge, MembershipTask, ReconstructionAnswer, ReconstructionAttack
+from leakboard.attacks.membership.building_blocks.signals import joined
+from leakboard.attacks.membership.correlated_noise import CorrelatedNoise
+from leakboard.attacks.membership.fedmia import FedMia
+from leakboard.attacks.membership.gradient_membership import GradientMembership
+from leakboard.attacks.membership.update_inference import UpdateInference
+from leakboard.attacks.reconstruction.cocktail_party import CocktailParty
+from leakboard.attacks.reconstruction.robbing_the_fed import RobbingTheFed
+from leakboard.attacks.reconstruction.spear_plus_plus import SpearPlusPlus
+from leakboard.contract.worlds import make_world
+from leakboard.core import registry
+from leakboard.datasets.base import Dataset, LabelledImages
+from leakboard.datasets.loading import load_pool
+from leakboard.datasets.splits import make_splits
+from leakboard.defenses.base import Defense, Gradient
+from leakboard.defenses.building_blocks.imprint import imprinted
+from leakboard.defenses.fedsgd import FedSGD
+from leakboard.defenses.mf import Mf
+from leakboard.federation.models.mlp import Mlp
+from leakboard.federation.payload import Parameters
+from leakboard.federation.rounds import Federation
+from leakboard.federation.settings import Training, client_name
+from leakboard.federation.task import Task, task_of
+from leakboard.federation.view import make_view, parse_threat
+from leakboard.metrics.auc import auc
+from leakboard.metrics.psnr import psnr
+
+#: a title, the columns, and rows as they come in
+Table = tuple[str, str, Iterable[str]]
+#: the federations of `fedmia`
+SMALL: dict[str, Any] = {"clients": 6, "rounds": 1, "unseen": 120, "auxiliary": 100}
+#: the largest pixel error of an exact image, and the PSNR from which a record counts as recovered
+EXACT, RECOVERED = 1e-3, 40.0
+#: of `spear`, a quarter of the default
+STARTS = 2048
+
+
+class Victim:
+    """A client's records, what the server knows, and the gradients of batches."""
+
+    def __init__(self, data: str, model: Mlp) -> None:
+        name, _, path = data.partition(":")
+        dataset = cast(Dataset, registry.create("dataset", name, {"path": path} if path else {}))
+        pool = load_pool(dataset)
+        splits = make_splits(pool, seed=0, clients=CLIENTS)
+        training = Training(rounds=1, batch_size=16, clients=CLIENTS, learning_rate=0.05)
+        public = public_settings(dataset, pool, training, [len(shard) for shard in splits.shards], model)
+        shards = {client_name(i): pool.take(shard) for i, shard in enumerate(splits.shards)}
+        outcome = Federation(FedSGD(), public, shards, None, 0).run()
+        self.view = make_view(outcome.transcript, parse_threat("server", CLIENTS), public, outcome.secrets, shards)
+        self.task, self.records, self.auxiliary = task_of(public), shards["client:0"], pool.take(splits.auxiliary)
+
+    def batch(self, size: int, seed: int) -> LabelledImages:
+        """Records of the client, chosen by a seed."""
+        order = torch.randperm(len(self.records), generator=torch.Generator().manual_seed(seed))
+        return self.records.select(order[:size])
+
+    def attacked(
+        self,
+        attack: ReconstructionAttack,
+        batch: LabelledImages,
+        seed: int,
+        sent: Callable[[Task, Parameters], Parameters | None] = lambda task, model: model,
+    ) -> tuple[ReconstructionAnswer, float]:
+        """The attack's answer about the gradient of a batch, and its CPU seconds. `sent` changes the model."""
+        model = sent(self.task, self.task.initial(seed))
+        assert model is not None
+        gradient = Gradient(self.task.gradient(model, batch.images, batch.labels)[0], 1, len(batch))
+        asked = Given("first", 0, 1, len(batch), None, (len(batch),), (Inversion(model, gradient, None),))
+        started = time.process_time()
+        answer = attack.reconstruct(Knowledge(self.view, FedSGD(), self.auxiliary, seed), asked)
+        return answer, time.process_time() - started
+
+
+def best(answer: ReconstructionAnswer, batch: LabelledImages) -> Tensor:
+    """The PSNR (B,) of every record with the best image of the answer."""
+    return torch.stack([psnr(answer.images[0], one.expand_as(answer.images[0])).max() for one in batch.images])
+
+
+def spear(data: str, seeds: range) -> Table:
+    """How many batches `spear++` recovers exactly, by size."""
+
+    def row(records: int, width: int) -> str:
+        victim = Victim(data, Mlp(hidden=(width, width // 2), bias=False))
+        share, flagged, seconds = [], 0, []
+        for seed in seeds:
+            batch = victim.batch(records, seed)
+            answer, spent = victim.attacked(SpearPlusPlus(samples=STARTS), batch, seed)
+            off = (answer.images[0][:, None] - batch.images[None]).abs().amax((2, 3, 4)).amin(0)
+            share.append(float((off < EXACT).double().mean()))
+            flagged, seconds = flagged + bool(answer.flags), [*seconds, spent]
+        times = f"{statistics.mean(seconds):.1f} ({min(seconds):.1f} to {max(seconds):.1f})"
+        exact = f"{share.count(1.0)} of {len(seeds)} | {statistics.mean(share):.2f} | {flagged}"
+        return f"{records} | {width} | {exact} | {times} | 2^{records - 1}"
+
+    return (
+        f"spear++, {data.partition(':')[0]}, mlp (m, m/2) without biases",
+        "records | rows m | batches exact | images exact | flagged | CPU s per batch | draws of `analytic`",
+        (row(*size) for size in ((20, 200), (24, 256), (32, 512), (48, 512), (32, 256))),
+    )
+
+
+def cocktail(data: str, seeds: range) -> Table:
+    """The PSNR of `cocktail-party`, by the number of records, with and without biases, and on digits."""
+
+    def row(images: str, records: int, bias: bool) -> str:
+        victim = Victim(images, Mlp(hidden=(256, 128), bias=bias))
+        scores, means, seconds = [], [], []
+        for seed in seeds:
+            batch = victim.batch(records, seed)
+            answer, spent = victim.attacked(CocktailParty(), batch, seed)
+            scores.append(float(best(answer, batch).mean()))
+            means.append(float(psnr(victim.auxiliary.images.mean(0).expand_as(batch.images), batch.images).mean()))
+            seconds.append(spent)
+        return (
+            f"{images.partition(':')[0]} | {records} | {'yes' if bias else 'no'} | {statistics.mean(scores):.1f} "
+            f"({min(scores):.1f} to {max(scores):.1f}) | {statistics.mean(means):.1f} | {statistics.mean(seconds):.1f}"
+        )
+
+    cases = (*((data, size, True) for size in (4, 16, 32)), (data, 4, False), ("digits", 24, True))
+    return (
+        "cocktail-party, mlp (256, 128)",
+        "images | records | biases | PSNR (dB) | mean image | CPU s per batch",
+        (row(*case) for case in cases),
+    )
+
+
+def robbing(data: str, seeds: range) -> Table:
+    """How many records of a batch `robbing-the-fed` recovers."""
+
+    def row(records: int, bins: int) -> str:
+        victim = Victim(data, Mlp(hidden=(bins, 64), bias=True))
+        found = []
+        for seed in seeds:
+            batch = victim.batch(records, seed)
+            answer, _ = victim.attacked(RobbingTheFed(), batch, seed, imprinted)
+            found.append(float((best(answer, batch) > RECOVERED).sum()))
+        expected, mean = records * (1 - 1 / bins) ** (records - 1), statistics.mean(found)
+        return f"{records} | {bins} | {mean:.1f} ({min(found):.0f} to {max(found):.0f}) | {expected:.1f}"
+
+    return (
+        f"robbing-the-fed, {data.partition(':')[0]}",
+        "records | rows | recovered (more than 40 dB) | expected",
+        (row(*case) for case in ((64, 128), (100, 200), (32, 1000), (64, 1000))),
+    )
+
+
+def fedmia(data: str, seeds: range) -> Table:
+    """The AUC of `fedmia` with and without the other clients as the null: 6 clients, one round of digits, mlp."""
+
+    def row(size: int, hidden: int) -> str:
+        found: dict[str, list[float]] = {"others": [], "none": []}
+        for seed in seeds:
+            world = make_world(
+                FedSGD(), model_parameters={"hidden": [hidden]}, shard=size, batch_size=size, seed=seed, **SMALL
+            )
+            candidates = joined(world.shards["client:0"], world.unseen)
+            for null, areas in found.items():
+                knowledge = Knowledge(world.view("server"), world.defense, world.auxiliary, seed)
+                answer = FedMia.model_validate({"null": null}).infer(
+                    knowledge, MembershipTask(candidates, round_index=0)
+                )
+                areas.append(auc(answer.scores, torch.arange(len(candidates)) < size))
+        gains = [a - b for a, b in zip(*found.values(), strict=True)]
+        return f"{size}, {hidden} | " + " | ".join(_mean(values) for values in (*found.values(), gains))
+
+    return (
+        "fedmia, 6 clients, one round of digits, cosine, ± standard error",
+        "batch, hidden units | AUC with the null | AUC without | difference",
+        (row(*case) for case in ((4, 16), (6, 64), (4, 64))),
+    )
+
+
+def correlated(data: str, seeds: range) -> Table:
+    """The AUC of `correlated-noise` and of one round alone, in the setting of its test."""
+    from tests.attacks.test_correlated_noise import SETTING, ReusedCentral, ReusedShares, asked
+    from tests.defenses.makings import create
+    from tests.defenses.small import small_run
+
+    def row(noise: str, defense: Defense) -> str:
+        threat, alone = ("client", UpdateInference()) if isinstance(defense, Mf) else ("server", GradientMembership())
+        found: dict[bool, list[float]] = {True: [], False: []}
+        left = []
+        for seed in seeds:
+            made = small_run(defense, seed=seed, **SETTING)
+            for own, attack in ((True, CorrelatedNoise()), (False, alone)):
+                answer, truth = asked(attack, made, threat)
+                found[own].append(auc(answer.scores, truth))
+                left += [answer.diagnostics["noise_over_plain"]] if own else []
+        return f"{noise} | {threat} (`{defense.name}`) | {_mean(found[True])} | {_mean(found[False])} | {_mean(left)}"
+
+    return (
+        "correlated-noise, last of 8 rounds, ± standard error",
+        "noise | attacker | `correlated-noise` | one round alone | noise left / noise of the best single combination",
+        (
+            *(row("the same in every round", defense) for defense in (ReusedShares(band=4), ReusedCentral(band=4))),
+            *(row("calibrated, ε = 3", create(name, band=4, epsilon=3.0)) for name in ("ddp-mf", "mf")),
+        ),
+    )
+
+
+def _mean(values: list[float]) -> str:
+    return f"{statistics.mean(values):.2f} ± {statistics.stdev(values) / len(values) ** 0.5:.2f}"
+
+
+TABLES = {made.__name__: made for made in (spear, robbing, cocktail, fedmia, correlated)}
+
+
+def main() -> None:
+    """Print the tables that were asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tables", nargs="+", choices=TABLES)
+    parser.add_argument("--data", default="digits", help="digits, or npz:FILE")
+    parser.add_argument("--seeds", type=int, nargs=2, default=(100, 105), metavar=("FROM", "TO"), help="TO is left out")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    for name in args.tables:
+        title, columns, rows = TABLES[name](args.data, range(*args.seeds))
+        print(f"\n{title}, seeds {args.seeds[0]} to {args.seeds[1] - 1}\n\n| {columns} |")
+        print("|---" * (columns.count("|") + 1) + "|", flush=True)
+        for row in rows:
+            print(f"| {row} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
