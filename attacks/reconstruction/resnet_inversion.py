@@ -103,30 +103,24 @@ class ResNetInversion(RidgeInversion):
         misfit = Standardised.of(source, problem.gradient.values, moments.deviations())
         gaussian = _prior_of(knowledge.auxiliary.images, self.flip)
         best, least, start = image, min(self.accept, misfit.misfit(image[0])), image
-        for number in range(self.rounds, self.rounds + self.matchings):
-            if number > self.rounds:
-                start, _ = self._local(knowledge, problem, source, found, inverter, SHRUNK, number)
-            found = self._matched(knowledge, misfit, gaussian, start)
+        for number in range(1, self.matchings + 1):
+            rate = self.learning_rate / min(number, 2)  # later ones start closer to the image
+            found = self._matched(knowledge, misfit, gaussian, start, rate)
             away = misfit.misfit(found[0])
-            knowledge.progress(f"misfit {away:.3f} after matching {number - self.rounds + 1}")
+            knowledge.progress(f"misfit {away:.3f} after matching {number}")
             if away < least:
                 best, least = found, away
             yield Stage("matched", best, explained)
-            if least < self.enough:
+            if least < self.enough or number == self.matchings:
                 return
+            start, _ = self._local(knowledge, problem, source, found, inverter, SHRUNK, self.rounds + number)
 
-    def _matched(self, knowledge: Knowledge, misfit: Standardised, prior: GaussianImages, start: Tensor) -> Tensor:
+    def _matched(
+        self, knowledge: Knowledge, misfit: Standardised, prior: GaussianImages, start: Tensor, rate: float
+    ) -> Tensor:
         """The image (1, C, H, W) that matching finds from `start`."""
-        return matched(
-            knowledge,
-            misfit,
-            prior,
-            start[0],
-            iterations=self.iterations,
-            learning_rate=self.learning_rate,
-            weight=self.prior,
-            bent=self.bent,
-        )[0][None]
+        settings = {"iterations": self.iterations, "learning_rate": rate, "weight": self.prior, "bent": self.bent}
+        return matched(knowledge, misfit, prior, start[0], **settings)[0][None]
 
     def _local(
         self,
