@@ -119,8 +119,11 @@ class ResNetInversion(RidgeInversion):
         self, knowledge: Knowledge, misfit: Standardised, prior: GaussianImages, start: Tensor, rate: float
     ) -> Tensor:
         """The image (1, C, H, W) that matching finds from `start`."""
-        settings = {"iterations": self.iterations, "learning_rate": rate, "weight": self.prior, "bent": self.bent}
-        return matched(knowledge, misfit, prior, start[0], **settings)[0][None]
+        steps, weight, bent = self.iterations, self.prior, self.bent
+        found, _ = matched(
+            knowledge, misfit, prior, start[0], iterations=steps, learning_rate=rate, weight=weight, bent=bent
+        )
+        return found[None]
 
     def _local(
         self,

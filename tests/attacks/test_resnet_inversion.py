@@ -83,7 +83,8 @@ def test_the_image_prior_is_a_change_of_coordinates(world: World) -> None:
 
 def test_it_improves_on_its_regression(world: World) -> None:
     ridge = ResNetInversion(samples=300, flip=False, rounds=0, iterations=0)
-    whole = ResNetInversion(samples=300, flip=False, rounds=1, local=200, iterations=60, accept=10.0, matchings=1)
+    settings = {"rounds": 1, "local": 200, "iterations": 60, "matchings": 1, "learning_rate": 0.3, "accept": 10.0}
+    whole = ResNetInversion.model_validate({"samples": 300, "flip": False, **settings})
     gains, over = [], []
     for image in range(3):
         knowledge, problem, truth = problem_of(world, image)
