@@ -205,8 +205,10 @@ def table(lines: list[dict[str, Any]]) -> str:
     for line in lines:
         setting = line["victims"], line["rounds"], line["variant"]
         groups[*setting, ""].append(line)
-        for stage in line["stages"][:-1]:
-            groups[*setting, f", after {stage['stage']}"].append({**line, **stage})
+        firsts = {stage["stage"]: stage for stage in reversed(line["stages"])}
+        for name, stage in firsts.items():
+            if len(firsts) > 1:
+                groups[*setting, f", after {name}"].append({**line, **stage})
     shown = [
         "| victims | rounds | variant | n | seeds | PSNR | prior | identified | CPU s per image | accuracy |",
         "|---" * 10 + "|",
