@@ -1,8 +1,11 @@
 """Does `resnet-inversion` break a ResNet without batch norm at batch 1? One JSON line per image, setting and variant.
 
-    # the full confirmation: 32 images, three initialisations, untrained and trained weights, ablation
-    .venv/bin/python benchmarks/resnet_inversion.py --data npz:FILE --images 32 --seeds 0 1 2 --rounds 0 300 \\
-        --variants full ridge no-bend no-prior no-local cosine --out resnet.jsonl
+    # 32 images, untrained and trained weights; a line of `full` has the score after each stage
+    .venv/bin/python benchmarks/resnet_inversion.py --data npz:FILE --images 32 --rounds 0 1500 --out resnet.jsonl
+    # ablation and other initialisations
+    .venv/bin/python benchmarks/resnet_inversion.py --data npz:FILE --images 8 --out resnet.jsonl \\
+        --variants no-bend no-prior no-local cosine
+    .venv/bin/python benchmarks/resnet_inversion.py --data npz:FILE --images 8 --seeds 1 2 --out resnet.jsonl
     # the table of what is there so far
     .venv/bin/python benchmarks/resnet_inversion.py --out resnet.jsonl --table
     # tuning: auxiliary victims, seed 1000
@@ -20,8 +23,10 @@ import json
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from statistics import mean
 from typing import Any, cast
 
 sys.path.extend(str(Path(__file__).resolve().parent.parent / folder) for folder in ("src", ""))
@@ -33,6 +38,8 @@ from torch import Tensor
 from benchmarks._federation import public_settings
 from benchmarks.inversion_quality import CLIENTS, Given
 from leakboard.attacks.base import Inversion, Knowledge, ReconstructionAttack
+from leakboard.attacks.reconstruction.regression.sources import source_of
+from leakboard.attacks.reconstruction.resnet_inversion import ResNetInversion
 from leakboard.core import registry
 from leakboard.datasets.base import Dataset, LabelledImages
 from leakboard.datasets.loading import load_pool
@@ -58,6 +65,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 COSINE = {"tv": 0.3, "iterations": 1000}
 DECOYS = 999
+#: columns of the table that are plain means
+AVERAGED = ("prior", "identified", "cpu_seconds", "accuracy")
 
 
 def main() -> None:
@@ -67,10 +76,12 @@ def main() -> None:
     parser.add_argument("--model", default="resnet20")
     parser.add_argument("--victims", choices=["auxiliary", "members"], default="members")
     parser.add_argument("--images", type=int, default=4)
+    parser.add_argument("--first", type=int, default=0, help="leave out the images before this one; for parallel jobs")
     parser.add_argument("--seeds", type=int, nargs="*", default=[0], help="initialisations (auxiliary: 1000 is added)")
     parser.add_argument("--rounds", type=int, nargs="*", default=[0], help="rounds of fedsgd before the attack")
+    parser.add_argument("--batch", type=int, default=16, help="records per client and round of that training")
+    parser.add_argument("--learning-rate", type=float, default=0.1, help="of that training; momentum is 0.9")
     parser.add_argument("--variants", nargs="*", default=["full"], choices=[*VARIANTS, "cosine"])
-    parser.add_argument("--samples", type=int, default=4000, help="auxiliary gradients of the first regression")
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="parameters for all variants")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--table", action="store_true", help="print the table and compute nothing")
@@ -99,7 +110,7 @@ def _one_setting(args: argparse.Namespace, seed: int, rounds: int) -> None:
     done = {(e["victims"], e["seed"], e["rounds"], e["variant"], e["image"]) for e in lines_of(args.out)}
     wanted = [
         (variant, image)
-        for image in range(args.images)
+        for image in range(args.first, args.images)
         for variant in args.variants
         if (args.victims, seed, rounds, variant, image) not in done
     ]
@@ -108,31 +119,44 @@ def _one_setting(args: argparse.Namespace, seed: int, rounds: int) -> None:
     knowledge, model, victims, decoys, accuracy = _setting(args, seed, rounds)
     extra = {name: json.loads(value) for name, _, value in (entry.partition("=") for entry in args.set)}
     for variant, image in wanted:
-        params = COSINE if variant == "cosine" else {"samples": args.samples, **VARIANTS[variant], **extra}
-        name = "inverting-gradients" if variant == "cosine" else "resnet-inversion"
-        attack = cast(ReconstructionAttack, registry.create("attack", name, params))
         truth, label = victims.images[image : image + 1], victims.labels[image : image + 1]
-        gradient = Gradient(knowledge.task.gradient(model, truth, label)[0], 1, 1)
-        asked = Given("first", 0, 1, 1, None, (1,), (Inversion(model, gradient, None),))
+        problem = Inversion(model, Gradient(knowledge.task.gradient(model, truth, label)[0], 1, 1), None)
         said: list[str] = []
-        started = time.process_time()
-        answer = attack.reconstruct(replace(knowledge, progress=said.append), asked)
+        heard, started = replace(knowledge, progress=said.append), time.process_time()
+        stages = []
+        for name, found in _answers(heard, problem, variant, extra):
+            seconds = round(time.process_time() - started, 1)
+            scores = {"psnr": float(psnr(found, truth)[0]), "identified": identified(found[0], truth[0], decoys)}
+            stages.append({"stage": name, **scores, "cpu_seconds": seconds})
         entry = {
             "victims": args.victims,
             "seed": seed,
             "rounds": rounds,
             "variant": variant,
             "image": image,
-            "psnr": float(psnr(answer.images[0], truth)[0]),
             "prior": float(psnr(knowledge.auxiliary.images.mean(0, keepdim=True), truth)[0]),
-            "identified": identified(answer.images[0][0], truth[0], decoys),
-            "cpu_seconds": round(time.process_time() - started, 1),
             "accuracy": accuracy,
-            "notes": [*answer.flags, *said],
+            **stages[-1],
+            "stages": stages,
+            "notes": said,
         }
         with args.out.open("a") as file:
             file.write(json.dumps(entry) + "\n")
         print(json.dumps(entry), flush=True)
+
+
+def _answers(
+    knowledge: Knowledge, problem: Inversion, variant: str, extra: dict[str, Any]
+) -> Iterator[tuple[str, Tensor]]:
+    """The name and the images (1, C, H, W) of every stage of a variant; the last one is its answer."""
+    if variant == "cosine":
+        attack = cast(ReconstructionAttack, registry.create("attack", "inverting-gradients", {**COSINE, **extra}))
+        asked = Given("first", 0, 1, 1, None, (1,), (problem,))
+        yield variant, attack.reconstruct(knowledge, asked).images[0]
+        return
+    own = ResNetInversion.model_validate({**VARIANTS[variant], **extra})
+    for stage in own.stages(knowledge, problem, source_of(knowledge, problem)):
+        yield stage.name, stage.images
 
 
 def _setting(
@@ -144,7 +168,7 @@ def _setting(
     dataset = cast(Dataset, registry.create("dataset", name, {"path": path} if path else {}))
     pool = load_pool(dataset)
     splits = make_splits(pool, seed=base, clients=CLIENTS)
-    training = Training(rounds=max(1, rounds), batch_size=64, clients=CLIENTS, learning_rate=0.05)
+    training = Training(rounds=max(1, rounds), batch_size=args.batch, clients=CLIENTS, learning_rate=args.learning_rate)
     public = public_settings(dataset, pool, training, [len(shard) for shard in splits.shards], args.model)
     task = task_of(public)
     kept = args.out.with_suffix(f".{args.victims}-{seed}-{rounds}.safetensors")
@@ -176,23 +200,26 @@ def identified(found: Tensor, truth: Tensor, decoys: Tensor) -> bool:
 
 
 def table(lines: list[dict[str, Any]]) -> str:
-    """Mean, smallest and largest PSNR, the identified share and the CPU seconds by setting and variant."""
+    """Mean, smallest and largest PSNR, the identified share and the CPU seconds by setting, variant and stage."""
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
     for line in lines:
-        groups[line["victims"], line["rounds"], line["variant"]].append(line)
+        setting = line["victims"], line["rounds"], line["variant"]
+        groups[*setting, ""].append(line)
+        firsts = {stage["stage"]: stage for stage in reversed(line["stages"])}
+        for name, stage in firsts.items():
+            if len(firsts) > 1:
+                groups[*setting, f", after {name}"].append({**line, **stage})
     shown = [
-        "| victims | rounds | variant | n | seeds | PSNR | prior | identified | CPU s per image |",
-        "|---" * 9 + "|",
+        "| victims | rounds | variant | n | seeds | PSNR | prior | identified | CPU s per image | accuracy |",
+        "|---" * 10 + "|",
     ]
-    for (victims, rounds, variant), rows in sorted(groups.items()):
+    for (victims, rounds, variant, stage), rows in sorted(groups.items()):
         values = torch.tensor([row["psnr"] for row in rows])
-        prior, share, cpu = (
-            sum(float(row[key]) for row in rows) / len(rows) for key in ("prior", "identified", "cpu_seconds")
-        )
+        prior, share, cpu, accuracy = (mean(row[k] for row in rows) for k in AVERAGED)
         shown.append(
-            f"| {victims} | {rounds} | {variant} | {len(rows)} | {len({row['seed'] for row in rows})} "
+            f"| {victims} | {rounds} | {variant}{stage} | {len(rows)} | {len({row['seed'] for row in rows})} "
             f"| {values.mean():.1f} ({values.min():.1f} to {values.max():.1f}) "
-            f"| {prior:.1f} | {share:.0%} | {cpu:.0f} |"
+            f"| {prior:.1f} | {share:.0%} | {cpu:.0f} | {accuracy:.2f} |"
         )
     return "\n".join(shown)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from pydantic import Field
@@ -19,8 +20,18 @@ from leakboard.core.seeds import derive_seed
 
 #: penalties of a local regression
 LOCAL = (0.1, 0.3, 1.0, 3.0)
-#: the last local regression draws residuals of this share of their size
+#: the local regression between two matchings draws residuals of this share of their size
 SHRUNK = 0.7
+#: auxiliary images behind the image prior
+PRIOR_IMAGES = 8000
+
+
+class Stage(NamedTuple):
+    """What the attack would answer after a stage: its name, images (M, C, H, W), what the first regression explains."""
+
+    name: str
+    images: Tensor
+    explained: float
 
 
 class ResNetInversion(RidgeInversion):
@@ -32,8 +43,8 @@ class ResNetInversion(RidgeInversion):
     3. Standardised matching: min mean_layers mean_i ((g_i(x) - g_i) / sigma_i)^2 + 0.03 mean z^2 over x = mean + U S z,
        in whose derivative a ReLU's mask can change (`matching.layers._BentRelu`). Global pooling leaves much of what a
        gradient tells in the masks, which double backward takes for constants.
-    4. One more local round. The matched image counts only if its misfit is below `accept`; otherwise the answer is that
-       of step 2.
+    4. Where the misfit stays above `enough`, matching starts again, from a local regression around what it found. The
+       image with the least misfit counts if that is below `accept`; otherwise the answer is that of step 2.
 
     Steps 3 and 4 need plain gradients of one record and a network of known layers; elsewhere the answer is that of
     steps 1 and 2. docs/attacks.md has the figures.
@@ -41,47 +52,78 @@ class ResNetInversion(RidgeInversion):
 
     name: ClassVar[str] = "resnet-inversion"
     citation: ClassVar[str] = "LeakBoard; regression after Wu et al., UAI 2023, surrogate after Neftci et al., 2019"
+    penalties: ClassVar[tuple[float, ...]] = (0.1, 0.3, 1.0)
 
-    rounds: int = Field(3, ge=0, le=100, description="local regressions before the matching")
-    local: int = Field(1200, ge=8, description="gradients of a local regression")
-    iterations: int = Field(300, ge=0, le=1_000_000, description="steps of the matching")
+    samples: int = Field(2000, ge=8, le=1_000_000, description="auxiliary gradients of the first regression")
+    bins: int = Field(1024, ge=1, description="features per tensor")
+    rounds: int = Field(1, ge=0, le=100, description="local regressions before the matching")
+    local: int = Field(600, ge=8, description="gradients of a local regression")
+    matchings: int = Field(3, ge=1, le=100, description="matchings at most; each starts around the answer before")
+    enough: float = Field(0.05, ge=0, description="misfit at which no further matching is tried")
+    iterations: int = Field(300, ge=0, le=1_000_000, description="steps of a matching")
+    learning_rate: float = Field(0.8, gt=0, description="largest step of the matching, in deviations of the prior")
     bent: bool = Field(True, description="let the derivative of a ReLU's mask count; off for an ablation")
     prior: float = Field(0.03, ge=0, description="weight of the image prior in the matching")
-    accept: float = Field(0.2, ge=0, description="largest misfit at which a matched image is preferred")
+    accept: float = Field(0.13, ge=0, description="largest misfit at which a matched image is preferred")
+
+    @property
+    def gradients(self) -> int:
+        """Gradients of all regressions of a problem, at most."""
+        return self.samples + (self.rounds + self.matchings - 1) * self.local
 
     def budget(self) -> dict[str, int]:
-        """Gradients of the regressions and steps of the matching, per problem."""
-        return {"gradients": self.samples + (self.rounds + 1) * self.local, "iterations": self.iterations}
+        """Gradients of the regressions and steps of the matchings, per problem, at most."""
+        return {"gradients": self.gradients, "iterations": self.matchings * self.iterations}
 
     def work(self, problems: int) -> tuple[float, float]:
         """One gradient per example, three per step."""
-        return float(problems * (self.samples + (self.rounds + 1) * self.local + 3 * self.iterations)), 0.0
+        return float(problems * (self.gradients + 3 * self.matchings * self.iterations)), 0.0
 
     def solve(self, knowledge: Knowledge, problem: Inversion, source: Source) -> Solved:
         """The images of one problem, and the share of variance that the first regression explains."""
+        stages = list(self.stages(knowledge, problem, source))
+        return Solved(stages[-1].images, stages[-1].explained) if stages else Solved(None, 0.0)
+
+    def stages(self, knowledge: Knowledge, problem: Inversion, source: Source) -> Iterator[Stage]:
+        """The answer after each stage; the last one is the attack's."""
         moments = Moments()
         inverter = self.inverter(knowledge, problem, source, moments)
         if inverter is None:
-            return Solved(None, 0.0)
+            return
         explained, image = inverter.ridge.explained, inverter(problem.gradient.values)
+        yield Stage("ridge", image, explained)
         if problem.gradient.records > 1:
-            return Solved(image, explained)
+            return
         for number in range(self.rounds):
             image, inverter = self._local(knowledge, problem, source, image, inverter, 1.0, number)
+            yield Stage("local", image, explained)
         program = program_of(knowledge.task.skeleton(), knowledge.public.shape)
         if not isinstance(source, KnownResidual) or program is None or not self.iterations:
-            return Solved(image, explained)
+            return
         misfit = Standardised.of(source, problem.gradient.values, moments.deviations())
         gaussian = _prior_of(knowledge.auxiliary.images, self.flip)
-        better, _ = matched(
-            knowledge, misfit, gaussian, image[0], iterations=self.iterations, weight=self.prior, bent=self.bent
+        best, least, start = image, min(self.accept, misfit.misfit(image[0])), image
+        for number in range(1, self.matchings + 1):
+            rate = self.learning_rate / min(number, 2)  # later ones start closer to the image
+            found = self._matched(knowledge, misfit, gaussian, start, rate)
+            away = misfit.misfit(found[0])
+            knowledge.progress(f"misfit {away:.3f} after matching {number}")
+            if away < least:
+                best, least = found, away
+            yield Stage("matched", best, explained)
+            if least < self.enough or number == self.matchings:
+                return
+            start, _ = self._local(knowledge, problem, source, found, inverter, SHRUNK, self.rounds + number)
+
+    def _matched(
+        self, knowledge: Knowledge, misfit: Standardised, prior: GaussianImages, start: Tensor, rate: float
+    ) -> Tensor:
+        """The image (1, C, H, W) that matching finds from `start`."""
+        steps, weight, bent = self.iterations, self.prior, self.bent
+        found, _ = matched(
+            knowledge, misfit, prior, start[0], iterations=steps, learning_rate=rate, weight=weight, bent=bent
         )
-        before, after = misfit.misfit(image[0]), misfit.misfit(better)
-        knowledge.progress(f"misfit {before:.3f} before and {after:.3f} after the matching")
-        if not after < min(self.accept, before):
-            return Solved(image, explained)
-        last, _ = self._local(knowledge, problem, source, better[None], inverter, SHRUNK, self.rounds)
-        return Solved(last if misfit.misfit(last[0]) < 2 * after else better[None], explained)
+        return found[None]
 
     def _local(
         self,
@@ -103,5 +145,6 @@ class ResNetInversion(RidgeInversion):
 
 @lru_cache(maxsize=1)
 def _prior_of(images: Tensor, flip: bool) -> GaussianImages:
-    """The Gaussian of the auxiliary images; made once for all problems."""
+    """The Gaussian of the first auxiliary images; made once for all problems."""
+    images = images[:PRIOR_IMAGES]
     return GaussianImages(torch.cat([images, images.flip(-1)]) if flip else images)

@@ -54,6 +54,7 @@ class RidgeInversion(ReconstructionAttack):
     name: ClassVar[str] = "ridge"
     citation: ClassVar[str] = "After Wu et al., Learning to Invert, UAI 2023; linear, LeakBoard"
     can_adapt: ClassVar[bool] = True
+    penalties: ClassVar[tuple[float, ...]] = PENALTIES
 
     samples: int = Field(2000, ge=8, le=1_000_000, description="auxiliary gradients that are regressed on")
     bins: int = Field(2304, ge=1, description="features per tensor")
@@ -113,7 +114,7 @@ class RidgeInversion(ReconstructionAttack):
         sketch = Sketch({name: problem.gradient.values[name] for name in names}, self.bins, random)
         batches = auxiliary_batches(knowledge, problem, self.samples, flip=self.flip)
         seed = int(torch.randint(2**62, (1,), generator=random))
-        return learn(knowledge, source, batches, sketch, PENALTIES, seed, moments)
+        return learn(knowledge, source, batches, sketch, self.penalties, seed, moments)
 
 
 def usable(gradient: Parameters) -> bool:

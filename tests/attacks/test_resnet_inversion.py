@@ -83,7 +83,8 @@ def test_the_image_prior_is_a_change_of_coordinates(world: World) -> None:
 
 def test_it_improves_on_its_regression(world: World) -> None:
     ridge = ResNetInversion(samples=300, flip=False, rounds=0, iterations=0)
-    whole = ResNetInversion(samples=300, flip=False, rounds=1, local=200, iterations=60, accept=10.0)
+    settings = {"rounds": 1, "local": 200, "iterations": 60, "matchings": 1, "learning_rate": 0.3, "accept": 10.0}
+    whole = ResNetInversion.model_validate({"samples": 300, "flip": False, **settings})
     gains, over = [], []
     for image in range(3):
         knowledge, problem, truth = problem_of(world, image)
@@ -108,6 +109,26 @@ def test_a_match_that_misses_is_not_used(world: World) -> None:
     assert one is not None
     assert two is not None
     assert torch.equal(one, two)
+
+
+@pytest.mark.parametrize(("enough", "expected"), [(1e9, 1), (0.0, 3)])
+def test_it_matches_again_only_where_the_misfit_is_large(world: World, enough: float, expected: int) -> None:
+    knowledge, problem, _ = problem_of(world)
+    source = source_of(knowledge, problem)
+    attack = ResNetInversion(
+        samples=100, bins=64, flip=False, rounds=1, local=32, iterations=5, accept=1e9, enough=enough
+    )
+    stages = list(attack.stages(knowledge, problem, source))
+    assert [stage.name for stage in stages] == ["ridge", "local", *["matched"] * expected]
+    moments = Moments()
+    moments.add(source.gradients(world.auxiliary.images[:100, None], 0))
+    assert isinstance(source, KnownResidual)
+    misfit = Standardised.of(source, problem.gradient.values, moments.deviations())
+    found = [misfit.misfit(stage.images[0]) for stage in stages[2:]]
+    assert found == sorted(found, reverse=True)  # the best one is kept
+    solved = attack.solve(knowledge, problem, source)
+    assert solved.images is not None
+    assert torch.equal(solved.images, stages[-1].images)
 
 
 def test_a_gradient_without_the_image_gives_no_image(world: World) -> None:

@@ -8,6 +8,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+#: rows of a block of the Gram matrix
+BLOCK = 512
+
+
+def gram_of(features: Tensor) -> Tensor:
+    """K = Phi Phi^T (N, N) of features (N, d); it is symmetric, so only the lower blocks are multiplied."""
+    gram = features.new_zeros(len(features), len(features))
+    for start in range(0, len(features), BLOCK):
+        stop = start + BLOCK
+        gram[start:stop, :stop] = features[start:stop] @ features[:stop].T
+    return gram.tril().add_(gram.tril(-1).T)
+
 
 @dataclass(frozen=True)
 class Scaling:
@@ -50,13 +62,14 @@ class Ridge:
     def fit(features: Tensor, targets: Tensor, penalties: Sequence[float]) -> Ridge:
         """From features (N, d) and targets (N, t); penalties are in units of the mean diagonal value of K."""
         mean = targets.mean(0)
-        gram = (features @ features.T).double()
-        level = float(gram.diagonal().mean()) or 1.0
+        gram = gram_of(features).double()
+        diagonal = gram.diagonal().clone()
+        level = float(diagonal.mean()) or 1.0
         spread = float((targets - mean).square().mean()) or 1.0
         best: Ridge | None = None
         for penalty in penalties:
-            shifted = gram + penalty * level * torch.eye(len(gram), dtype=gram.dtype)
-            inverse = torch.cholesky_inverse(torch.linalg.cholesky(shifted)).float()
+            gram.diagonal().copy_(diagonal + penalty * level)
+            inverse = torch.cholesky_inverse(torch.linalg.cholesky(gram)).float()
             weights = inverse @ (targets - mean)
             residuals = weights / inverse.diagonal()[:, None]
             explained = 1 - float(residuals.square().mean()) / spread

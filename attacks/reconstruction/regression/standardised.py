@@ -16,7 +16,7 @@ from leakboard.federation.payload import Parameters
 #: a value's deviation counts at least as this share of the mean deviation in its tensor
 FLOOR = 0.1
 #: the bend of the ReLU shrinks geometrically between these widths, in deviations of the pre-activations
-WIDEST, NARROWEST = 1.0, 0.1
+WIDEST, NARROWEST = 1.0, 0.2
 #: steps over which the learning rate grows
 WARM_UP = 10
 
@@ -112,7 +112,7 @@ def matched(
     start: Tensor,
     *,
     iterations: int,
-    learning_rate: float = 0.1,
+    learning_rate: float,
     weight: float = 0.03,
     bent: bool = True,
 ) -> tuple[Tensor, int]:
