@@ -167,5 +167,6 @@ def test_a_schedule_that_contradicts_the_transcript_is_refused() -> None:
     given: dict[str, Any] = {"model": task_of(public).skeleton(), "transcript": view, "auxiliary": two, "records": 2}
     with pytest.raises(lb.UserError, match="The transcript says 4 local steps on 2 batches; given: 3 on 2"):
         lb.attack(Noting, **given, local_steps=3, local_batches=2)
-    for same in ({}, {"local_steps": 4, "local_batches": 2}):  # nothing, or the same, is no contradiction
+    schedules: tuple[dict[str, Any], ...] = ({}, {"local_steps": 4, "local_batches": 2})
+    for same in schedules:  # nothing, or the same, is no contradiction
         assert len(lb.attack(Noting, **given, **same).images) == 2
