@@ -149,7 +149,7 @@ class HuggingFace(Dataset):
 def _offline(library: ModuleType) -> Iterator[None]:
     """In this block the library reads its cache and asks the network for nothing.
 
-    `local_files_only` of its DownloadConfig does not do that: with it, version 5.2 downloads parquet files all the same
+    `local_files_only` of its DownloadConfig does not do that: with it, version 5.2 still downloads parquet files
     (tests/datasets/test_hf_download.py). The library reads both switches at each call.
     """
     switches = [library.config, importlib.import_module("huggingface_hub").constants]

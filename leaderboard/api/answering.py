@@ -95,7 +95,7 @@ def reconstruct(
     problems: int,
     alone: bool,
 ) -> AttackResult:
-    """Images of so many updates with their matching cost; `alone`: the attacker has no auxiliary images."""
+    """Images with their matching cost; `alone`: the attacker has no auxiliary images."""
     if not problems:
         raise UserError(f"The attack '{chosen.name}' needs an update: give `gradient`, `update` or `transcript`.")
     size = knowledge.public.training.batch_size
@@ -135,7 +135,7 @@ def infer(
     known: KnownMembership | None,
     gradients: int,
 ) -> AttackResult:
-    """Membership scores of the candidates, from so many updates or from the model alone."""
+    """Membership scores of the candidates, from updates or from the model alone."""
     if candidates is None:
         raise UserError(f"The attack '{chosen.name}' needs `candidates`: (images, labels) to be scored.")
     if isinstance(chosen, ShadowAttack) and known is None:
