@@ -33,7 +33,7 @@ lpips: $(VENV)/.installed  ## fetch AlexNet's weights for the metric LPIPS once,
 # Flower pins versions that differ from ours, so it has an environment of its own
 FLOWER := .cache/flower
 test-flower: $(FLOWER)/.installed  ## Flower and Hugging Face's `datasets`, in an environment of their own: a recorded run of two clients, attacked
-	$(FLOWER)/bin/pytest -s tests/flower tests/datasets/test_hf.py
+	$(FLOWER)/bin/pytest -s tests/flower tests/datasets/test_hf.py tests/datasets/test_hf_download.py
 
 $(FLOWER)/.installed: requirements-flower.txt
 	$(PYTHON) -m venv $(FLOWER)

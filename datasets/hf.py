@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar, Literal
@@ -28,7 +29,7 @@ class HuggingFace(Dataset):
 
     Every picture is resized to `size`×`size`. The split `test` is the official test set; where there is none, a test
     set is split off. Labels are class numbers or texts. It needs the library `datasets`, and `--download` for what is
-    not in its cache yet. No code of a data set is run.
+    not in its cache yet: without it, the network is not used. No code of a data set is run.
     """
 
     name: ClassVar[str] = "hf"
@@ -68,21 +69,35 @@ class HuggingFace(Dataset):
         return ImagePool(pixels, labels, torch.arange(len(labels)) >= len(parts[0]), names)
 
     def _opened(self, library: ModuleType) -> Mapping[str, Any]:
-        """The splits by name; nothing is downloaded unless `download` says so."""
+        """The splits by name; nobody is asked for anything unless `download` says so."""
         folder = Path(self.path).expanduser()
+        saved = folder.is_dir() and any((folder / mark).is_file() for mark in ("dataset_dict.json", "state.json"))
         try:
-            if folder.is_dir() and any((folder / mark).is_file() for mark in ("dataset_dict.json", "state.json")):
+            if saved:
                 found = library.load_from_disk(str(folder))
             else:
-                here = library.DownloadConfig(local_files_only=not self.download)
-                found = library.load_dataset(
-                    self.path, self.config or None, revision=self.revision or None, download_config=here
-                )
+                with nullcontext() if self.download else _offline(library):
+                    found = library.load_dataset(self.path, self.config or None, revision=self.revision or None)
         except Exception as error:  # the library raises many kinds, its own and others'
             hint = "" if self.download else "; --download lets it be downloaded"
             told = " ".join(str(error).split())[:200] or "no message"
             raise UserError(f"hf:{self.path} cannot be opened: {type(error).__name__}: {told}{hint}.") from None
-        return found if isinstance(found, Mapping) else {self.train: found}
+        splits = found if isinstance(found, Mapping) else {self.train: found}
+        if self.revision and not saved and not self.download and not folder.is_dir():
+            self._check_revision(splits)
+        return splits
+
+    def _check_revision(self, splits: Mapping[str, Any]) -> None:
+        """From its cache the library takes the data that was used last, of whatever revision."""
+        cache = importlib.import_module("huggingface_hub").try_to_load_from_cache
+        card = cache(self.path, "README.md", repo_type="dataset", revision=self.revision)
+        wanted = Path(card).parent.name if isinstance(card, str) else self.revision
+        files = [file["filename"] for part in splits.values() for file in part.cache_files]
+        if not files or any(Path(file).parent.name != wanted for file in files):
+            raise UserError(
+                f"Revision '{self.revision}' of hf:{self.path} is not what the library's cache has at hand; "
+                "--download lets it be fetched."
+            )
 
     def _column(self, part: Any, given: str, usual: tuple[str, ...], field: str) -> str:
         columns = list(part.column_names)
@@ -128,6 +143,24 @@ class HuggingFace(Dataset):
             raise UserError(f"'{column}' of hf:{self.path} must hold class numbers from 0, or texts.")
         told = names or [str(label) for label in range(max(values, default=-1) + 1)]
         return torch.tensor(values, dtype=torch.int64), tuple(map(str, told))
+
+
+@contextmanager
+def _offline(library: ModuleType) -> Iterator[None]:
+    """In this block the library reads its cache and asks the network for nothing.
+
+    `local_files_only` of its DownloadConfig does not do that: with it, version 5.2 still downloads parquet files
+    (tests/datasets/test_hf_download.py). The library reads both switches at each call.
+    """
+    switches = [library.config, importlib.import_module("huggingface_hub").constants]
+    before = [switch.HF_HUB_OFFLINE for switch in switches]
+    try:
+        for switch in switches:
+            switch.HF_HUB_OFFLINE = True
+        yield
+    finally:
+        for switch, value in zip(switches, before, strict=True):
+            switch.HF_HUB_OFFLINE = value
 
 
 def _library() -> ModuleType:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -178,6 +179,20 @@ def test_one_record_is_rebuilt_from_many_local_steps_and_not_from_noise(attack: 
     images, flags = attacked(attack, given, nothing)
     assert float(psnr(images, batch.images)) < float(prior)
     assert any(flag.startswith("not converged") for flag in flags)
+
+
+def test_a_batch_of_four_is_rebuilt_from_local_steps_where_plain_matching_is_not() -> None:
+    """The positive control of the suite `realistic`: the same attacks, where the setting is easy."""
+    given, batch = public(local_steps=4, local_batches=2, local_learning_rate=0.05), records(4)
+    problem = problem_of(given, batch)
+    prior = float(psnr(records(100, 1).images.mean(0, keepdim=True).expand_as(batch.images), batch.images).mean())
+    scores = {}
+    for kind in (InvertingGradients, Unrolled, Sme):
+        images, _ = attacked(kind(iterations=300, tv=0.01), given, problem)
+        scores[kind.name] = max(
+            float(psnr(images[list(order)], batch.images).mean()) for order in itertools.permutations(range(4))
+        )
+    assert min(scores["unrolled"], scores["sme"]) > max(prior + 8, scores["inverting-gradients"] + 5), scores
 
 
 def test_an_attack_that_takes_the_update_for_a_gradient_says_so() -> None:

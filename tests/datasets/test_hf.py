@@ -92,18 +92,3 @@ def test_a_wrong_column_gets_one_sentence(saved: Path, settings: dict[str, str],
     with pytest.raises(UserError) as caught:
         HuggingFace(path=str(saved), **settings).read()
     assert expected in str(caught.value)
-
-
-def test_nothing_is_downloaded_without_leave(library: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    asked: list[bool] = []
-
-    def load(*given: Any, download_config: Any, **named: Any) -> Any:
-        asked.append(download_config.local_files_only)
-        raise ConnectionError("not in the cache")
-
-    monkeypatch.setattr(library, "load_dataset", load)
-    for leave in (False, True):
-        with pytest.raises(UserError, match="cannot be opened: ConnectionError: not in the cache") as caught:
-            HuggingFace(path="nobody/nothing", download=leave).read()
-        assert ("--download" in str(caught.value)) is not leave
-    assert asked == [True, False]

@@ -20,13 +20,14 @@ from leakboard.leaderboard.page.charts.drawing import (
     on_a_log_axis,
     styles_of,
 )
-from leakboard.leaderboard.ranking.leaderboards import Board
-from leakboard.leaderboard.records.record import Record
+from leakboard.leaderboard.ranking.leaderboards import Board, place_of
+from leakboard.leaderboard.records.record import PRIOR, Record
 from leakboard.leaderboard.tables.table import Cell
 
 CAPTION = (
     "Each point is the worst attack on batches of that many records of the victim. The dashed line is the prior, the "
-    "best guess without an attack: at or below it nothing of the images was learned. Bars are 95 % intervals."
+    "best guess without an attack: at or below it nothing of the images was learned. Bars are 95 % intervals. Points "
+    "of one size are drawn side by side."
 )
 
 
@@ -36,6 +37,10 @@ class Point(NamedTuple):
     size: int
     identified: Cell
     excess: Cell
+
+
+#: how much further right each defense's points are drawn than those of the one before, as a factor
+ASIDE = 1.05
 
 
 class Line(NamedTuple):
@@ -55,6 +60,8 @@ class BatchSizes(Chart):
     all_batch_sizes = True
 
     lines: tuple[Line, ...]
+    #: batch size and the share of images, in %, that the best guess identifies at it
+    prior: tuple[tuple[int, float], ...] = ()
 
     @classmethod
     def applies_to(cls, board: Board) -> bool:
@@ -69,19 +76,20 @@ class BatchSizes(Chart):
             here = [board for board in boards if board.place.threat == threat]
             lines = _lines(here)
             if len({point.size for line in lines for point in line.points}) > 1:
-                found.append(cls._of(here, lines))
+                found.append(cls._of(here, lines, records))
         return found
 
     @classmethod
-    def _of(cls, boards: Sequence[Board], lines: tuple[Line, ...]) -> Self:
+    def _of(cls, boards: Sequence[Board], lines: tuple[Line, ...], records: Sequence[Record]) -> Self:
         place = boards[0].place
+        prior = tuple((board.place.batch_size, _prior(board, records)) for board in boards)
         title = f"Reconstruction against batch size: {place.dataset}, threat {place.threat}"
         said = [
             f"{line.defense}: " + ", ".join(f"{p.excess.value:.1f} dB over the prior at {p.size}" for p in line.points)
             for line in lines
         ]
         labels, caption = (place.dataset, place.threat), f"{CAPTION} {scopes(boards[:1])}"
-        return cls(labels, title, caption, lines, description=f"{title}. {'; '.join(said)}")
+        return cls(labels, title, caption, lines, tuple(sorted(prior)), description=f"{title}. {'; '.join(said)}")
 
     def draw(self, look: Look) -> Figure:
         """Draw both measures beside each other, on logarithmic axes of batch sizes."""
@@ -89,10 +97,11 @@ class BatchSizes(Chart):
         paper = Figure(figsize=(width, max(3.4, 0.23 * len(self.lines) + 1.4)), layout=beside(legend / width))
         left, right = paper.subplots(1, 2)
         styles = styles_of([line.defense for line in self.lines], look)
-        for line in self.lines:
-            sizes = [point.size for point in line.points]
+        for place, line in enumerate(self.lines):
+            sizes = [point.size * ASIDE ** (place - (len(self.lines) - 1) / 2) for point in line.points]
             draw_line(left, sizes, [point.identified for point in line.points], *styles[line.defense])
             draw_line(right, sizes, [point.excess for point in line.points], *styles[line.defense])
+        left.plot(*zip(*self.prior, strict=True), color=look.soft, linestyle="--", linewidth=1.2)
         right.axhline(0, color=look.soft, linestyle="--", linewidth=1.2)
         ticks = sorted({point.size for line in self.lines for point in line.points})
         for axes in (left, right):
@@ -112,3 +121,10 @@ def _lines(boards: Sequence[Board]) -> tuple[Line, ...]:
             if number(identified) is not None and number(excess) is not None:
                 points.setdefault(name, []).append(Point(board.place.batch_size, identified, excess))
     return tuple(Line(name, tuple(points[name])) for name in natural_order(set(points)))
+
+
+def _prior(board: Board, records: Sequence[Record]) -> float:
+    """The share of images, in %, that the best guess identifies on a board; the same for all its defenses."""
+    guesses = [r for r in records if r.cell.attack.name == PRIOR and place_of(r) == board.place]
+    shares = [r.scores["identified"].value for r in guesses if "identified" in r.scores]
+    return 100 * max((share for share in shares if share is not None), default=0.0)

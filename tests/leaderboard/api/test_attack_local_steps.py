@@ -155,3 +155,18 @@ def test_a_wrong_schedule_gets_one_sentence(changes: dict[str, Any], expected: s
     with pytest.raises(lb.UserError) as caught:
         lb.attack("unrolled", model=net, shape=SHAPE, **given)
     assert expected in str(caught.value)
+
+
+def test_a_schedule_that_contradicts_the_transcript_is_refused() -> None:
+    settings = {"local_steps": 4, "local_batches": 2, "local_learning_rate": 0.05}
+    world = make_world(FedAvg(), model="convnet", rounds=1, targets=1, auxiliary=60)
+    public = world.outcome.public
+    training = public.training.model_copy(update={**settings, "batch_size": 2})
+    view = replace(world.view("server"), public=public.model_copy(update={"training": training}))
+    two = (world.auxiliary.images[:2], world.auxiliary.labels[:2])
+    given: dict[str, Any] = {"model": task_of(public).skeleton(), "transcript": view, "auxiliary": two, "records": 2}
+    with pytest.raises(lb.UserError, match="The transcript says 4 local steps on 2 batches; given: 3 on 2"):
+        lb.attack(Noting, **given, local_steps=3, local_batches=2)
+    schedules: tuple[dict[str, Any], ...] = ({}, {"local_steps": 4, "local_batches": 2})
+    for same in schedules:  # nothing, or the same, is no contradiction
+        assert len(lb.attack(Noting, **given, **same).images) == 2

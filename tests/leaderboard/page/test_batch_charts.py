@@ -37,5 +37,12 @@ def test_each_defense_has_a_line_over_its_batch_sizes() -> None:
     assert len([one for one in others if isinstance(one, TradeOff)]) == 1
 
 
+def test_the_prior_has_its_own_share_of_identified_images_at_each_size() -> None:
+    hits = [1.0] + 7 * [0.0]
+    guess = reconstruction("fedsgd", "prior", PRIOR * 4, identified=hits * 4, batch_size=4, accuracy=0.9)
+    (chart,) = drawn([*at(2, "fedsgd", 9), *at(4, "fedsgd", 3)[1:], guess])
+    assert chart.prior == ((2, 0.0), (4, 12.5))
+
+
 def test_one_batch_size_makes_no_chart() -> None:
     assert drawn([*at(2, "fedsgd", 9), *at(2, "mp", 2)]) == []
