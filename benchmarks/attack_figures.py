@@ -3,9 +3,9 @@
     .venv/bin/python benchmarks/attack_figures.py spear robbing cocktail --data npz:FILE
     .venv/bin/python benchmarks/attack_figures.py fedmia correlated
 
-`spear`, `robbing` and `cocktail` attack the gradient of one batch of a client, of a network as it is initialised.
-Batches and initialisations are drawn anew for every seed. `fedmia` and `correlated` are small federations like those
-of the tests (`correlated` imports a test, so it needs pytest). All run without a defense but `correlated`.
+`spear`, `robbing` and `cocktail` attack one batch of a client and a network as it is initialised, both anew for every
+seed. `fedmia` and `correlated` are small federations like those of the tests (`correlated` imports one: it needs
+pytest). All run without a defense but `correlated`.
 """
 
 from __future__ import annotations
@@ -109,13 +109,14 @@ def spear(data: str, seeds: range) -> Table:
 
     def row(records: int, width: int) -> str:
         victim = Victim(data, Mlp(hidden=(width, width // 2), bias=False))
-        share, flagged, seconds = [], 0, []
+        share, flagged, seconds = list[float](), 0, list[float]()
         for seed in seeds:
             batch = victim.batch(records, seed)
             answer, spent = victim.attacked(SpearPlusPlus(samples=STARTS), batch, seed)
             off = (answer.images[0][:, None] - batch.images[None]).abs().amax((2, 3, 4)).amin(0)
             share.append(float((off < EXACT).double().mean()))
-            flagged, seconds = flagged + bool(answer.flags), [*seconds, spent]
+            flagged += bool(answer.flags)
+            seconds.append(spent)
         times = f"{statistics.mean(seconds):.1f} ({min(seconds):.1f} to {max(seconds):.1f})"
         exact = f"{share.count(1.0)} of {len(seeds)} | {statistics.mean(share):.2f} | {flagged}"
         return f"{records} | {width} | {exact} | {times} | 2^{records - 1}"

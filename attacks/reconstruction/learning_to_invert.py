@@ -170,7 +170,7 @@ def _same(one: Inversion, two: Inversion) -> bool:
 def _examples(
     knowledge: Knowledge, source: _Source, sketch: Sketch, batches: tuple[Tensor, Tensor], limit: float, name: str
 ) -> Examples | None:
-    """Sketches of as many gradients as there is time for, with noise that depends on the name; None if there is none."""
+    """Sketches of as many gradients as there is time for, with noise by the name; None if there is none."""
     rows: list[Tensor] = []
     for number, (images, labels) in enumerate(zip(*(torch.split(part, CHUNK) for part in batches), strict=True)):
         if knowledge.time_left() <= max(0.0, limit):
