@@ -197,11 +197,14 @@ def _accuracy(
     return accuracy(task_of(public).predict(outcome.model, held_out.images), held_out.labels)
 
 
-def as_yaml(found: dict[Point, float]) -> str:
+def as_yaml(found: dict[Point, float], *, further: bool = False) -> str:
     """The block `accuracy` of a suite: by row, one list per learning rate with one value per clip bound.
 
-    Of a further grid it is one list per row.
+    Of further grids it is the block `further` without its `params`: one list per row.
     """
+    if further:
+        rows = {row: [value for p, value in found.items() if p.row == row] for row in (p.row for p in found)}
+        return "\n".join(["  further:", *(f"    {row}:\n      accuracy: {values}" for row, values in rows.items())])
     lines = ["  accuracy:"]
     for row in dict.fromkeys(point.row for point in found):
         lines.append(f"    {row}:")
@@ -239,6 +242,8 @@ def main() -> None:
     kept.parent.mkdir(parents=True, exist_ok=True)
     lines = [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
     found = {_point(line): line["accuracy"] for line in lines}
+    if given.further and given.batch:
+        parser.error("--batch goes with the common grid only, not with --further")
     if given.further:
         asked = [p for p in further_points(given.suite, suite, suite.tuning) if not given.row or p.row in given.row]
     else:
@@ -253,7 +258,7 @@ def main() -> None:
                 flush=True,
             )
             found[_point(line)] = line["accuracy"]
-    print(as_yaml({point: found[point] for point in asked}))
+    print(as_yaml({point: found[point] for point in asked}, further=given.further))
 
 
 if __name__ == "__main__":

@@ -82,6 +82,13 @@ class FurtherTuning(Settings):
     params: dict[str, tuple[float, ...]] = Field(min_length=1)
     accuracy: tuple[float, ...] = ()
 
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        needed, given = len(self.combinations()), len(self.accuracy)
+        if given not in (0, needed):
+            raise ValueError(f"accuracy must have one value per combination of params, {needed}; given: {given}")
+        return self
+
     def combinations(self) -> list[dict[str, float]]:
         """All points of the grid, in the order of `accuracy`."""
         return [dict(zip(self.params, values, strict=True)) for values in product(*self.params.values())]

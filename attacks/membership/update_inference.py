@@ -168,6 +168,8 @@ def _in_plain(knowledge: Knowledge, round_index: int) -> InferredMean:
         raise _missing(knowledge, round_index)
     training, earlier = public.training, _model_of(_read(knowledge, "train", round_index - 1))
     names = task.parameter_names
+    if all(torch.equal(before[n], after[n]) for n in names):
+        raise Unsupported("the round was lost: the model after it is the one before it")
     values = {n: (before[n].double() - after[n].double()) / training.learning_rate for n in names}
     values = {n: value - training.weight_decay * before[n].double() for n, value in values.items()}
     exact = not (training.momentum and round_index)

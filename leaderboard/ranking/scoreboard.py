@@ -260,7 +260,7 @@ def _unranked(name: str, own: Sequence[Record], utility: Utility) -> str:
     if broken := diverged(own):
         return broken
     if name in utility.accuracy:
-        return f"below the utility gate ({100 * (utility.needed or 0.0):.1f} % accuracy needed)"
+        return f"below the utility gate ({100 * utility.needed_by(name):.1f} % accuracy needed)"
     failed = failed_training(own)
     return f"its training failed: {failed.removeprefix('its training failed: ')}" if failed else utility.verdict(name)
 
@@ -270,7 +270,7 @@ def _accuracy(name: str, utility: Utility) -> Cell:
     cell = utility.cell(name)
     if utility.standing(name) != "near":
         return cell
-    return replace(cell, note=f"near the utility gate ({100 * (utility.needed or 0.0):.1f} % accuracy), ranked")
+    return replace(cell, note=f"near the utility gate ({100 * utility.needed_by(name):.1f} % accuracy), ranked")
 
 
 def _costs(records: Sequence[Record], control: str) -> dict[str, float]:

@@ -24,7 +24,8 @@ Standing = Literal["above", "near", "below", "unknown"]
 class Utility:
     """Accuracies by defense, and which of them are good enough to be ranked.
 
-    `margin` is the interval of a defense's accuracy minus the accuracy that is needed.
+    `margin` is the interval of a defense's accuracy minus the accuracy that it needs. `floors` has what a defense needs
+    where that is not `needed`: the control's accuracy at the defense's own seeds counts.
     """
 
     control: str
@@ -32,12 +33,17 @@ class Utility:
     accuracy: Mapping[str, float]
     interval: Mapping[str, Interval]
     margin: Mapping[str, Interval] = field(default_factory=dict)
+    floors: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def needed(self) -> float | None:
-        """The accuracy at which the gate stands; None without a control."""
+        """The accuracy at which the gate stands for a defense with all seeds of the control; None without a control."""
         best = self.accuracy.get(self.control)
         return None if best is None else self.gate * best
+
+    def needed_by(self, defense: str) -> float:
+        """The accuracy that a defense needs: that of the control at the same seeds, times the gate."""
+        return self.floors.get(defense, self.needed or 0.0)
 
     def standing(self, defense: str) -> Standing:
         """Where a defense stands by the interval of its margin; above, where there is no control or it is the control.
@@ -63,7 +69,7 @@ class Utility:
 
     def _beside(self, defense: str) -> str:
         """A defense's accuracy, the gate and the interval between them, in per cent and points."""
-        shares = f"{100 * self.accuracy[defense]:.2f} % accuracy, {100 * (self.needed or 0.0):.2f} % needed"
+        shares = f"{100 * self.accuracy[defense]:.2f} % accuracy, {100 * self.needed_by(defense):.2f} % needed"
         low, high = (f"{100 * end:+.2f}".replace("-", "−") for end in self.margin[defense])
         return f"{shares}; the interval of the difference, [{low}, {high}] points,"
 
@@ -87,6 +93,7 @@ class Utility:
         return (
             f"The gate is at least {100 * self.gate:g} % of the accuracy of {self.control}, that is {floor}. "
             "Not ranked are those whose difference to it has a 95 % interval that lies below 0."
+            + (" A row with fewer seeds is compared with the control at these seeds." if self.floors else "")
         )
 
 
@@ -104,12 +111,24 @@ def utility_of(records: Sequence[Record], control: str, gate: float) -> Utility:
     counts = {name: _count(mine) for name, mine in found.items()}
     accuracy = {name: sum(s.accuracy or 0.0 for _, s in mine) / len(mine) for name, mine in found.items()}
     interval = {name: wilson(*count) for name, count in counts.items()}
-    margin = {}
-    if control in counts:
-        for name, count in counts.items():
-            alike = _correlation(found[name], found[control])
-            margin[name] = rate_difference(*count, *counts[control], weight=gate, correlation=alike)
-    return Utility(control, gate, accuracy, interval, margin)
+    margin, floors = {}, {}
+    for name, count in counts.items() if control in counts else ():
+        beside = _at_the_seeds_of(found[name], found[control])
+        margin[name] = rate_difference(
+            *count, *_count(beside), weight=gate, correlation=_correlation(found[name], beside)
+        )
+        if len(beside) < len(found[control]):
+            floors[name] = gate * sum(s.accuracy or 0.0 for _, s in beside) / len(beside)
+    return Utility(control, gate, accuracy, interval, margin, floors)
+
+
+def _at_the_seeds_of(
+    row: Sequence[tuple[int, TrainingSummary]], control: Sequence[tuple[int, TrainingSummary]]
+) -> Sequence[tuple[int, TrainingSummary]]:
+    """The control's trainings at the seeds of a row; all of them if the control lacks one of these seeds."""
+    own = {seed for seed, _ in row}
+    beside = [one for one in control if one[0] in own]
+    return beside if own <= {seed for seed, _ in beside} else control
 
 
 def _count(trainings: Sequence[tuple[int, TrainingSummary]]) -> tuple[int, int]:

@@ -140,6 +140,14 @@ def test_momentum_is_taken_off_unless_the_round_before_was_lost(missing: tuple[i
     assert (relative(flat(mixture.mean.values), true) < 1e-9) == mixture.exact
 
 
+def test_a_lost_round_has_no_step_to_attack() -> None:
+    """Momentum of the round before must not be taken for the mean of a round that changed nothing."""
+    gone = tuple(Dropout(client=client, round=2, step="update") for client in range(3))
+    made = small_run(create("fedsgd"), hidden=(6,), clients=3, rounds=3, momentum=0.9, observe=WATCH, dropouts=gone)
+    with pytest.raises(Unsupported, match="the round was lost"):
+        UpdateInference().mixtures(known_by(made, others(20, made)), 2)
+
+
 def test_where_somebody_dropped_out_nothing_is_taken_off() -> None:
     """The mean may be over all or over those who stayed; the attacker's records beside the candidates remain."""
     made = small_run(create("fedsgd"), clients=4, observe=WATCH, dropouts=(Dropout(client=3, round=0, step="update"),))

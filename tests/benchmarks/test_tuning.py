@@ -7,10 +7,11 @@ from typing import Any, cast
 
 import pytest
 import torch
+import yaml
 from torch import Tensor
 
 from benchmarks._federation import public_settings
-from benchmarks.tuning import thinned
+from benchmarks.tuning import Point, as_yaml, further_points, points, thinned
 from leakboard.core import registry
 from leakboard.core.errors import UserError
 from leakboard.datasets.base import Dataset, ImagePool
@@ -23,6 +24,7 @@ from leakboard.federation.rounds import Federation
 from leakboard.federation.settings import Public, Training, client_name
 from leakboard.federation.task import task_of
 from leakboard.metrics.accuracy import accuracy
+from leakboard.suites.schema import Tuning, load_suite
 
 SEED, WHOLE, FEWER = 1003, 114, 19
 #: the noise of these on the mean is Gaussian: the law of cdp with another sigma
@@ -112,3 +114,20 @@ def test_noise_that_cannot_be_kept_is_refused(name: str, params: dict[str, Any])
     defense = made(name, **params)
     with pytest.raises(UserError, match=rf"{name} has other noise with {FEWER} records"):
         thinned(defense, settings(defense), FEWER)
+
+
+def test_what_is_printed_for_a_suite_is_what_a_suite_takes() -> None:
+    suite = load_suite("contenders")
+    assert suite.tuning is not None
+
+    def printed(grid: list[Point], *, further: bool) -> dict[str, Any]:
+        values = {point: float(place) for place, point in enumerate(grid)}
+        return dict(yaml.safe_load(as_yaml(values, further=further)))
+
+    common = printed(list(points("contenders", suite, suite.tuning)), further=False)
+    Tuning.model_validate({**suite.tuning.model_dump(), **common})
+    further = printed(list(further_points("contenders", suite, suite.tuning)), further=True)["further"]
+    for row, grid in suite.tuning.further.items():
+        whole = {"params": grid.params, **further[row]}
+        made = Tuning.model_validate({**suite.tuning.model_dump(), "further": {row: whole}})
+        assert made.further[row].best() == grid.combinations()[-1]

@@ -124,7 +124,10 @@ def _lines(boards: Sequence[Board]) -> tuple[Line, ...]:
 
 
 def _prior(board: Board, records: Sequence[Record]) -> float:
-    """The share of images, in %, that the best guess identifies on a board; the same for all its defenses."""
-    guesses = [r for r in records if r.cell.attack.name == PRIOR and place_of(r) == board.place]
-    shares = [r.scores["identified"].value for r in guesses if "identified" in r.scores]
-    return 100 * max((share for share in shares if share is not None), default=0.0)
+    """The share of images, in %, that the better of the guesses identifies on a board, over its seeds and rounds."""
+    shares: dict[str, list[float]] = {}
+    for record in records:
+        if record.cell.attack.name == PRIOR and place_of(record) == board.place:
+            value = record.scores["identified"].value if "identified" in record.scores else None
+            shares.setdefault(record.cell.attack.label, []).extend([] if value is None else [value])
+    return 100 * max((sum(own) / len(own) for own in shares.values() if own), default=0.0)

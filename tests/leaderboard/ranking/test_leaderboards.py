@@ -316,6 +316,18 @@ def test_accuracy_counts_each_training_once() -> None:
     assert utility.cell("never trained").value is None
 
 
+def test_a_row_with_fewer_seeds_is_compared_with_the_control_at_these_seeds() -> None:
+    control = [*defended("fedsgd", 9, accuracy=0.9, seed=0), *defended("fedsgd", 9, accuracy=0.5, seed=1)]
+    utility = utility_of([*control, *defended("dp", 9, accuracy=0.75, seed=0)], "fedsgd", 0.9)
+    assert utility.needed == pytest.approx(0.63)
+    assert utility.needed_by("dp") == pytest.approx(0.81)
+    assert utility.standing("dp") == "below"
+    assert "at these seeds" in utility.note
+    both = utility_of([*control, *defended("dp", 9, accuracy=0.75, seed=2)], "fedsgd", 0.9)
+    assert both.needed_by("dp") == both.needed
+    assert "at these seeds" not in both.note
+
+
 def test_a_training_without_accuracy_is_no_accuracy() -> None:
     utility = utility_of([reconstruction(accuracy=None)], "fedsgd", 0.9)
     assert utility.needed is None
