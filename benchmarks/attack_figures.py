@@ -56,10 +56,8 @@ from leakboard.metrics.psnr import psnr
 Table = tuple[str, str, Iterable[str]]
 #: the federations of `fedmia`
 SMALL: dict[str, Any] = {"clients": 6, "rounds": 1, "unseen": 120, "auxiliary": 100}
-#: the largest pixel error of an exact image, and the PSNR from which a record counts as recovered
-EXACT, RECOVERED = 1e-3, 40.0
-#: of `spear`, a quarter of the default
-STARTS = 2048
+#: the largest pixel error of an exact image, the PSNR of a recovered record, and starts of `spear` (default / 4)
+EXACT, RECOVERED, STARTS = 1e-3, 40.0, 2048
 
 
 class Victim:
