@@ -13,7 +13,7 @@ import yaml
 
 from leakboard.core import registry
 from leakboard.core.seeds import natural_order
-from leakboard.leaderboard.records.record import Record, TrainingSummary
+from leakboard.leaderboard.records.record import Record, TrainingSpec, TrainingSummary
 from leakboard.leaderboard.tables.phase_times import EXTRAPOLATED, PHASES, seconds_per_round
 from leakboard.leaderboard.tables.table import Cell, Column, Row, Table
 
@@ -97,17 +97,33 @@ class _Setting:
         shown = list(columns) if gaps else shown  # a column of dashes stays if it has footnotes
         kept = tuple(Row({c.key: row.cell(c) for c in (METHOD, *shown)}, row.section) for row in rows)
         more = ("This suite counts rounds: an epoch here is one round.",) if self.counts_rounds else ()
-        where = f"{title}, {self.dataset}, K = {self.clients}"
+        where = f"{title}, {self.dataset}, K = {self.clients}, {self._batches(kind)}"
         return Table(where, (METHOD, *shown), kept, (*notes, *more)).mark_best(within_sections=True)
+
+    def _batches(self, kind: str) -> str:
+        """Which batches a table is about, for its caption."""
+        if kind == "reconstruction":
+            return f"gradients of batches of {self.attacked_batch}"
+        return f"trained on batches of {self._spec.training.get('batch_size', '?')}"
+
+    @property
+    def attacked_batch(self) -> int:
+        """The batch size of the setting's reconstructions."""
+        every = (record.cell for records in self.records.values() for record in records)
+        return next(cell.batch_size for cell in every if cell.goal == "reconstruction")
+
+    @property
+    def _spec(self) -> TrainingSpec:
+        """One of the trainings."""
+        return next(iter(self.records.values()))[0].cell.training
 
     def _scale(self) -> str:
         """The scale of our numbers."""
-        found = next(iter(self.records.values()))
-        summary, spec = found[0].training, found[0].cell.training
+        summary = next(iter(self.records.values()))[0].training
         seeds = sorted({r.cell.training.seed for records in self.records.values() for r in records})
         rounds = "" if summary is None else f", {summary.rounds} rounds"
         numbers = ", ".join(map(str, seeds))
-        return f"ours: {self.model}{rounds}, batch {spec.training.get('batch_size', '?')}, seeds {numbers}"
+        return f"ours: {self.model}{rounds}, batch {self._spec.training.get('batch_size', '?')}, seeds {numbers}"
 
 
 def paper_tables(records: Sequence[Record], target: float | None = None) -> list[Table]:
@@ -268,7 +284,7 @@ def _attacked(setting: _Setting, goal: str) -> Table:
         }
     where = f", {choice.moment} round" if choice.moment else ""
     if images:
-        where += f", batch size {_batch_size(setting)}"
+        where += f", batch size {setting.attacked_batch}"
     opened = [d for d in setting.records if any(r.cell.threat == "server+keys" for r in _plain(setting, d, choice))]
     keys = (
         f"ciphertexts are decrypted (server+keys) for {', '.join(opened)}" if opened else "no ciphertext is decrypted"
@@ -281,12 +297,6 @@ def _attacked(setting: _Setting, goal: str) -> Table:
     )
     columns = (ACCURACY, *shown, most, Column("attack", "strongest attack"))
     return setting.table(goal, f"{goal.capitalize()} as in the paper", columns, ours, notes)
-
-
-def _batch_size(setting: _Setting) -> int:
-    """The batch size of the setting's reconstructions."""
-    every = (record.cell for records in setting.records.values() for record in records)
-    return next(cell.batch_size for cell in every if cell.goal == "reconstruction")
 
 
 def _medical(setting: _Setting) -> Table:

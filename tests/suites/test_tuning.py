@@ -56,6 +56,19 @@ def test_clipping_without_noise_stands_beside_the_noisy_rows(name: str) -> None:
     assert "clip" in [row.name for row in load_suite(name).defenses]
 
 
+@pytest.mark.parametrize("name", ["adaptive", "audit", "cifar10-small"])
+def test_both_readings_of_r_and_the_papers_formula_are_rows(name: str) -> None:
+    entries = [row for row in load_suite(name).defenses if row.name == "mp-dp"]
+    rows = [registry.create("defense", row.name, row.params) for row in entries]
+    shown = {(row.parameters()["variant"], row.parameters()["mode"]) for row in rows}
+    assert shown == {("V1", "corrected"), ("V2", "corrected"), ("V2", "paper")}
+
+
+def test_quick_names_the_one_reading_that_it_shows() -> None:
+    (row,) = (row for row in load_suite("quick").defenses if row.name == "mp-dp")
+    assert row.params["variant"] in row.title
+
+
 def test_of_equal_points_the_first_counts_and_rows_may_share_one() -> None:
     tuning = Tuning(
         seed=9,

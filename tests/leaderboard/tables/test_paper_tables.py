@@ -91,6 +91,18 @@ def test_the_plain_attack_at_the_control_s_worst_round_and_the_strongest_beside_
     assert "gifd, first round" in found.notes[0]
 
 
+def test_every_caption_names_the_batches() -> None:
+    records = [
+        *(placed(reconstruction("fedsgd", "gifd", [9.0], batch_size=size)) for size in (4, 2)),
+        placed(scored(membership("fedsgd", "known-members"), asr=0.7)),
+    ]
+    tables = paper_tables(records)
+    assert len(tables) == 4
+    for found in tables:
+        batches = "gradients of batches of 2" if found.title.startswith("Reconstruction") else "trained on batches of 8"
+        assert found.title.endswith(f", cifar10-subset, K = 5, {batches}")
+
+
 def test_membership_is_in_percent() -> None:
     records = [placed(scored(membership("fedsgd", "known-members"), asr=0.7, auc=0.8))]
     found = table(paper_tables(records), "Membership")
