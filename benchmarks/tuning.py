@@ -40,7 +40,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-sys.path.extend(str(Path(__file__).resolve().parent.parent / folder) for folder in ("src", ""))
+if not __package__:  # run as a script
+    sys.path.extend(str(Path(__file__).resolve().parent.parent / folder) for folder in ("src", ""))
 
 import torch
 

@@ -189,7 +189,7 @@ class Suite(Settings):
         """Seeds of rows that the control does not have: nothing could be compared with it there."""
         for row in self.defenses:
             own = self.seeds_of(row)
-            if len(set(own)) < len(own):
+            if row.seeds is not None and len(set(own)) < len(own):
                 yield f"the seeds of the defense '{row.title}' must differ"
             if other := sorted(set(own) - set(self.seeds)):
                 yield f"the defense '{row.title}' has the seeds {other}, which are not among the suite's seeds"

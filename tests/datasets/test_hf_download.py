@@ -18,6 +18,7 @@ import pytest
 from PIL import Image
 
 from leakboard.core.registry import IMPORT_ROOT
+from tests.leaderboard.runs import HANG
 
 NAME, COMMIT = "tester/pictures", "1" * 40
 API, FILE = f"/api/datasets/{NAME}", f"/datasets/{NAME}/resolve"
@@ -117,7 +118,7 @@ def read(hub: Hub, home: Path, *settings: dict[str, Any]) -> list[Any]:
     asked = json.dumps([{"path": NAME, **each} for each in settings])
     command = [sys.executable, "-c", CHILD, asked]
     env = {**outside, **own, "NO_PROXY": "127.0.0.1"}
-    done = subprocess.run(command, env=env, cwd=home.parent, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, env=env, cwd=home.parent, capture_output=True, text=True, timeout=HANG)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
