@@ -49,7 +49,7 @@ def replay_observed(
 ) -> Outcome:
     """All that was observed in a training, by running only that again; `Damaged` says why a folder cannot be used.
 
-    With the torch build, instruction set and number of threads of the training, every bit is the same (`bits_agree`).
+    With the torch build, processor and number of threads of the training, every bit is the same (`bits_agree`).
     Whoever uses the outcome compares it with what was recorded (`check_replayed`).
     """
     check_about(folder, _kind(private_seed))

@@ -248,6 +248,14 @@ def test_another_seed_and_another_defense_are_told(tmp_path: Path) -> None:
         check_replayed(tmp_path / "replay", found, found.transcript)
 
 
+def test_a_machine_is_its_processor_and_not_the_instruction_set_alone() -> None:
+    """Two processors with AVX-512 gave other last bits: there only the norms can be compared."""
+    said = str(machine()["cpu"])
+    capability = torch.backends.cpu.get_cpu_capability()
+    assert said.startswith(f"{capability} ")
+    assert len(said) > len(capability) + 1
+
+
 def test_on_another_machine_the_norms_of_the_models_are_compared(tmp_path: Path) -> None:
     setting, folder = setting_of(defenses()[0]), tmp_path / "replay"
     outcome = setting.make().run()
