@@ -3,9 +3,9 @@
     .venv/bin/python benchmarks/generic_adaptive.py --out generic.jsonl
     .venv/bin/python benchmarks/generic_adaptive.py --out generic.jsonl --table
 
-Digits, a convnet of width 8 as the server broadcasts it at first, 5 clients, one record per client (the attacker's best
-case). The server attacks. `message-ridge` gets a defense's own optional protocol and nothing else. The hand-written
-attacks know the scheme: `phi-inversion`, `noise-aware`, `mix-and-match`, and matching with the defense's own transform
+Digits, a convnet of width 8 after one round of training, 5 clients, one record per client (the attacker's best case).
+The server attacks. `message-ridge` gets a defense's own optional protocol and nothing else. The hand-written attacks
+know the scheme: `phi-inversion`, `noise-aware`, `mix-and-match`, and matching with the defense's own transform
 (`mimic`). Each defense has its default parameters, with epsilon 3 per round where it has one. One line per defense and
 attack is added to the file; what is there already is not computed again. The table has a second part: why there is no
 answer.
