@@ -33,8 +33,9 @@ from leakboard.datasets.loading import load_pool
 from leakboard.datasets.splits import make_splits
 from leakboard.defenses.building_blocks.model_perturbation import ModelPerturbation
 from leakboard.defenses.perturbation.canonical import canonical_form
+from leakboard.federation.outcome import Outcome
 from leakboard.federation.payload import Parameters
-from leakboard.federation.rounds import Federation, Outcome
+from leakboard.federation.rounds import Federation
 from leakboard.federation.settings import SERVER, ObservedRounds, Public, Training, client_name
 from leakboard.federation.task import task_of
 from leakboard.federation.view import make_view, parse_threat

@@ -15,7 +15,8 @@ from pathlib import Path
 from leakboard.core.errors import UserError
 from leakboard.core.seeds import digest_of
 from leakboard.datasets.base import LabelledImages
-from leakboard.federation.rounds import Federation, Outcome, Scheme
+from leakboard.federation.outcome import Outcome
+from leakboard.federation.rounds import Federation, Scheme
 from leakboard.federation.settings import ObservedRounds, Public
 from leakboard.federation.snapshot import REPLAY, ReplaySnapshot, check_about, checked, machine, replay_value
 from leakboard.federation.transcript import Transcript

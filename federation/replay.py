@@ -19,8 +19,10 @@ import torch
 from torch import Tensor
 
 from leakboard.datasets.base import LabelledImages
+from leakboard.federation.outcome import Outcome
 from leakboard.federation.payload import Payload, raw_bytes
-from leakboard.federation.rounds import Federation, Outcome, Scheme, Script
+from leakboard.federation.rounds import Federation, Scheme
+from leakboard.federation.script import Script
 from leakboard.federation.settings import ObservedRounds
 from leakboard.federation.transcript import Observation, Transcript
 

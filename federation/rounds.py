@@ -21,8 +21,10 @@ from leakboard.core.randomness import derive_key, run_secret
 from leakboard.core.seeds import derive_seed
 from leakboard.datasets.base import LabelledImages
 from leakboard.federation.oracle import Ledger, Oracle, RecordedOracle
+from leakboard.federation.outcome import Outcome
 from leakboard.federation.party import Clock, Message, Party, ProtocolError, RoundContext, Step
 from leakboard.federation.payload import Parameters, Payload, copy_value, size_in_bytes
+from leakboard.federation.script import Script
 from leakboard.federation.settings import SERVER, VICTIM, Moment, ObservedRounds, Public, client_name
 from leakboard.federation.snapshot import ReplaySnapshot, Snapshot
 from leakboard.federation.task import Task, task_of
@@ -40,49 +42,6 @@ class Scheme(Protocol):
     def rehearsal(self) -> Self: ...  # noqa: D102
     def global_model(self, server_state: Payload) -> Parameters: ...  # noqa: D102
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Any: ...  # noqa: D102
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The result of a run of a federation. It holds everything, so only the harness may keep it.
-
-    `model` is the final global model. `models` are those on which the probes of each observed round ran. `batches` are
-    the positions in the victim's shard of the records on which it trained in each of these rounds (none if it dropped
-    out). `replay` is what it takes to run the observed rounds again, where that was asked for.
-    """
-
-    public: Public
-    transcript: Transcript
-    secrets: Mapping[str, bytes]
-    model: Parameters
-    models: Mapping[int, Parameters]
-    observed: Mapping[int, str]
-    seconds: Mapping[str, float]
-    cpu_seconds: Mapping[str, float]
-    extrapolated: Mapping[str, float]
-    bytes_by_kind: Mapping[str, int]
-    client_rounds: int
-    ledger: Ledger
-    batches: Mapping[int, torch.Tensor]
-    replay: ReplaySnapshot | None = None
-
-
-@dataclass(frozen=True)
-class Script:
-    """Recorded messages that replace the parties that do not run (see `federation.replay`)."""
-
-    live: frozenset[str]
-    transcript: Transcript
-
-    def sent(self, context: RoundContext, step: str, sender: str) -> list[Message]:
-        """The messages that `sender` sent in that step of that context."""
-        found = [o for o in self.transcript.observations if o.context == context]
-        return [m for o in found for m in o.messages if m.step == step and m.sender == sender]
-
-    def answers(self, context: RoundContext, party: str) -> list[torch.Tensor]:
-        """The oracle's answers to that party in that context."""
-        found = [o for o in self.transcript.observations if o.context == context]
-        return [answer for o in found for answer in o.oracle.get(party, [])]
 
 
 def own_copy(public: Public) -> Public:

@@ -21,9 +21,10 @@ from leakboard.datasets.loading import load_pool
 from leakboard.datasets.splits import Splits
 from leakboard.federation.device import computing_on, on_device
 from leakboard.federation.observed import REPLAY_FOLDER, save_replay
+from leakboard.federation.outcome import Outcome
 from leakboard.federation.party import RoundContext
 from leakboard.federation.payload import Parameters, Payload
-from leakboard.federation.rounds import Federation, Outcome
+from leakboard.federation.rounds import Federation
 from leakboard.federation.settings import ObservedRounds, Public, client_name
 from leakboard.federation.snapshot import ReplaySnapshot, checked
 from leakboard.federation.task import task_of

@@ -17,9 +17,10 @@ from leakboard.datasets.base import LabelledImages
 from leakboard.datasets.digits import Digits
 from leakboard.datasets.loading import load_pool
 from leakboard.defenses.base import AGGREGATE, Defense, Reading
+from leakboard.federation.outcome import Outcome
 from leakboard.federation.party import Message
 from leakboard.federation.payload import Parameters, Value, leaves, size_in_bytes
-from leakboard.federation.rounds import Federation, Outcome
+from leakboard.federation.rounds import Federation
 from leakboard.federation.settings import ObservedRounds, Public, Training, client_name
 from leakboard.federation.transcript import Observation
 from leakboard.federation.view import View, make_view, parse_threat

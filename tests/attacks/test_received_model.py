@@ -9,7 +9,7 @@ from leakboard.attacks.base import ExtractionTask, Knowledge
 from leakboard.attacks.extraction.received_model import ReceivedModel
 from leakboard.core.errors import Unsupported
 from leakboard.defenses.fedsgd import FedSGD
-from leakboard.federation.rounds import Outcome
+from leakboard.federation.outcome import Outcome
 from leakboard.federation.settings import Public
 from leakboard.federation.view import make_view, parse_threat
 from tests.federation.makings import images, observe_of, public_of, run, shards_of

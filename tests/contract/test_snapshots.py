@@ -23,10 +23,11 @@ from leakboard.core.errors import UserError
 from leakboard.core.seeds import derive_seed
 from leakboard.defenses.base import Defense
 from leakboard.federation.observed import bits_agree, check_replayed, recorded_digest, replay_observed, save_replay
+from leakboard.federation.outcome import Outcome
 from leakboard.federation.party import Party
 from leakboard.federation.payload import raw_bytes
 from leakboard.federation.replay import differences
-from leakboard.federation.rounds import Federation, Outcome
+from leakboard.federation.rounds import Federation
 from leakboard.federation.settings import Dropout, ObservedRounds, Public, client_name
 from leakboard.federation.snapshot import ReplaySnapshot, Snapshot, machine
 from leakboard.federation.transcript import Transcript

@@ -18,9 +18,10 @@ from leakboard.datasets.loading import load_pool
 from leakboard.defenses.base import Defense
 from leakboard.defenses.perturbation.client import Expanded
 from leakboard.defenses.perturbation.server import Secret, draw_secret, perturb
+from leakboard.federation.outcome import Outcome
 from leakboard.federation.party import RoundContext
 from leakboard.federation.payload import Parameters, Payload
-from leakboard.federation.rounds import Federation, Outcome
+from leakboard.federation.rounds import Federation
 from leakboard.federation.settings import ObservedRounds, Public, Training, client_name
 from leakboard.federation.task import task_of
 from leakboard.federation.transcript import Observation

@@ -9,9 +9,10 @@ import torch
 
 from leakboard.datasets.base import LabelledImages
 from leakboard.defenses.fedsgd import FedSGD
+from leakboard.federation.outcome import Outcome
 from leakboard.federation.party import Party, Step
 from leakboard.federation.payload import Parameters
-from leakboard.federation.rounds import Federation, Outcome, Scheme
+from leakboard.federation.rounds import Federation, Scheme
 from leakboard.federation.settings import ObservedRounds, Public, Training, client_name
 from leakboard.federation.transcript import Observation
 

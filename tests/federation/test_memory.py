@@ -14,8 +14,9 @@ from leakboard.core.errors import UserError
 from leakboard.defenses import fedsgd
 from leakboard.defenses.base import Defense
 from leakboard.defenses.fedsgd import FedSGD
+from leakboard.federation.outcome import Outcome
 from leakboard.federation.party import Message, Party, Step
-from leakboard.federation.rounds import Federation, Outcome
+from leakboard.federation.rounds import Federation
 from leakboard.federation.settings import SERVER, VICTIM, ObservedRounds, Public
 from leakboard.federation.transcript import Transcript
 from leakboard.federation.view import make_view, parse_threat, seeable

@@ -13,8 +13,8 @@ import torch
 
 from leakboard.defenses.fedsgd import FedSGD
 from leakboard.federation import replay
+from leakboard.federation.outcome import Outcome
 from leakboard.federation.replay import covert_channels
-from leakboard.federation.rounds import Outcome
 from tests.federation import cheating_defense as cheats
 from tests.federation.makings import observe_of, public_of, run, shards_of
 

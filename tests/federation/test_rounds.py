@@ -11,10 +11,11 @@ from leakboard.core.errors import UserError
 from leakboard.core.randomness import derive_key, run_secret
 from leakboard.defenses.base import mean
 from leakboard.defenses.fedsgd import FedSGD
+from leakboard.federation.outcome import Outcome
 from leakboard.federation.party import Message, Party, Step
 from leakboard.federation.payload import Parameters, size_in_bytes
 from leakboard.federation.replay import differences
-from leakboard.federation.rounds import Federation, Outcome, own_copy
+from leakboard.federation.rounds import Federation, own_copy
 from leakboard.federation.settings import SERVER, Public, client_name
 from leakboard.federation.task import task_of
 from tests.federation.makings import (

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from leakboard.core.errors import UserError
+from leakboard.federation.outcome import Outcome
 from leakboard.federation.payload import leaves
-from leakboard.federation.rounds import Outcome
 from leakboard.federation.settings import SERVER, VICTIM
 from leakboard.federation.view import Threat, View, make_view, parse_threat
 from tests.federation.makings import Keyed, observe_of, public_of, rows, run, shards_of

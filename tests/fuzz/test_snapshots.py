@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leakboard.federation.observed import check_replayed, replay_observed, save_replay
-from leakboard.federation.rounds import Federation, Outcome
+from leakboard.federation.outcome import Outcome
+from leakboard.federation.rounds import Federation
 from leakboard.federation.snapshot import ReplaySnapshot, Snapshot, machine
 from tests.federation.makings import Keyed, observe_of, public_of, shards_of
 from tests.fuzz.harness import broken_bytes, examples, lying_header, mutated, replaced, survives

@@ -16,8 +16,9 @@ from leakboard.contract.poison import HUGE, overflowing, starting_from
 from leakboard.contract.worlds import World, really_encrypts, world_of
 from leakboard.datasets.base import LabelledImages
 from leakboard.defenses.base import Defense
+from leakboard.federation.outcome import Outcome
 from leakboard.federation.payload import Parameters, Payload
-from leakboard.federation.rounds import Federation, Outcome
+from leakboard.federation.rounds import Federation
 from leakboard.federation.settings import ObservedRounds, Public
 from leakboard.federation.task import task_of
 from leakboard.federation.view import make_view, parse_threat

@@ -19,8 +19,9 @@ from leakboard.datasets.digits import Digits
 from leakboard.datasets.loading import load_pool
 from leakboard.defenses.base import Defense, Reading
 from leakboard.defenses.building_blocks.encrypted import Encrypted
+from leakboard.federation.outcome import Outcome
 from leakboard.federation.payload import leaves, raw_bytes
-from leakboard.federation.rounds import Federation, Outcome
+from leakboard.federation.rounds import Federation
 from leakboard.federation.settings import ObservedRounds, Public, Training, client_name
 from leakboard.federation.task import task_of
 from leakboard.federation.view import View, make_view, parse_threat
