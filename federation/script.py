@@ -1,4 +1,4 @@
-"""Recorded messages in place of parties: with them one party, or one round, runs again alone."""
+"""Recorded messages instead of parties: with them one party, or one round, runs again alone."""
 
 from __future__ import annotations
 
