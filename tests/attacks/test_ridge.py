@@ -21,7 +21,7 @@ from leakboard.datasets.digits import Digits
 from leakboard.datasets.loading import load_pool
 from leakboard.defenses.base import Defense, Gradient
 from leakboard.defenses.fedsgd import FedSGD
-from leakboard.federation.settings import Training
+from leakboard.federation.settings import Training, client_name
 from leakboard.federation.task import task_of
 from leakboard.metrics.psnr import psnr
 from tests.attacks.clock import LONG_AGO
@@ -144,8 +144,23 @@ def test_a_mean_over_clients_is_imitated_by_the_hooks() -> None:
     source = source_of(knowledge, problem)
     assert isinstance(source, Imitated)
     assert not source.by_message
-    made = source.gradients(world_images(knowledge, 2, problem.gradient.records), 0)
+    images = world_images(knowledge, 2, problem.gradient.records)
+    made = source.gradients(images, 0)
     assert all(value.shape[0] == 2 and bool(value.isfinite().all()) for value in made.values())
+    for index in range(2):
+        alone = source.gradients(images[index : index + 1], 0)
+        assert all(torch.allclose(made[n][index], alone[n][0], rtol=1e-4, atol=1e-6) for n in made)
+
+
+@pytest.mark.parametrize("name", ["secagg", "tp-smc", "ddp"])
+def test_the_hooks_make_the_observed_mean_of_the_true_records(name: str) -> None:
+    world = world_of(defense(name, **({} if name == "secagg" else {"noise": False})))
+    knowledge, problem = problem_in(world)
+    shards = [world.shards[client_name(i)] for i in range(problem.gradient.clients)]
+    images, labels = torch.cat([s.images[:1] for s in shards]), torch.cat([s.labels[:1] for s in shards])
+    made = Imitated(knowledge, problem, labels).gradients(images[None], 0)
+    for key, value in problem.gradient.values.items():
+        assert torch.allclose(made[key][0], value.float(), atol=1e-3 * float(value.abs().max()) + 1e-7)
 
 
 def world_images(knowledge: Knowledge, count: int, records: int) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Protocol
 
 import torch
@@ -15,7 +16,7 @@ from leakboard.attacks.reconstruction.matching.labels import labels_of
 from leakboard.attacks.reconstruction.matching.program import program_of
 from leakboard.attacks.reconstruction.regression.residual import residual_of
 from leakboard.core.seeds import derive_seed
-from leakboard.defenses.base import AGGREGATE
+from leakboard.defenses.base import AGGREGATE, Noise
 from leakboard.federation.party import Message
 from leakboard.federation.payload import Parameters
 from leakboard.federation.settings import VICTIM
@@ -101,13 +102,14 @@ class Imitated:
     def gradients(self, images: Tensor, seed: int, labels: Tensor | None = None) -> Parameters:
         """Gradients (N, *shape) of batches (N, M, C, H, W), with labels (N, M) or those of the victim."""
         labels = self.labels.expand(len(images), -1) if labels is None else labels
+        if not self.by_message:
+            return {n: v.float() for n, v in self._noisy(self._by_hooks(images, labels), seed).items()}
         pairs = enumerate(zip(images, labels, strict=True))
-        rows = [self._one(batch, own, derive_seed(seed, i)) for i, (batch, own) in pairs]
+        rows = [self._simulated(batch, own, derive_seed(seed, i)) for i, (batch, own) in pairs]
         return {name: torch.stack([row[name].float() for row in rows]) for name in self.knowledge.task.parameter_names}
 
-    def _one(self, images: Tensor, labels: Tensor, seed: int) -> Parameters:
-        if not self.by_message:
-            return self._by_hooks(images, labels, seed)
+    def _simulated(self, images: Tensor, labels: Tensor, seed: int) -> Parameters:
+        """What is read of one simulated message."""
         assert self.received is not None
         defense, public = self.knowledge.defense, self.knowledge.public
         found = self._read(defense.simulate(public, self.received, images, labels, seed))
@@ -141,34 +143,41 @@ class Imitated:
         gradient = reading.gradients.get(VICTIM)
         return None if gradient is None else gradient.values
 
-    def _by_hooks(self, images: Tensor, every_label: Tensor, seed: int) -> Parameters:
+    def _by_hooks(self, images: Tensor, labels: Tensor) -> Parameters:
+        """Gradients (N, *shape) of batches (N, M, C, H, W) with labels (N, M), after the defense's hooks.
+
+        A hook changes N tensors, each by itself. So the records of one client in all batches pass it in one call.
+        """
         knowledge, observed = self.knowledge, self.problem.gradient
-        task, model = knowledge.task, self.problem.model
+        plain = Plain(knowledge.task, {n: v.float() for n, v in self.problem.model.items()})
         of_record = knowledge.defense.mimic_records(observed, knowledge.public)
         of_update = knowledge.defense.mimic(observed, knowledge.public)
         parts = 1 if of_record is None and of_update is None else observed.clients
         updates = []
-        for own, labels in zip(images.chunk(parts), every_label.chunk(parts), strict=True):
+        for own, theirs in zip(images.chunk(parts, dim=1), labels.chunk(parts, dim=1), strict=True):
             if of_record is None:
-                mean = task.gradient(model, own, labels)[0]
+                update = plain.gradients(own, theirs)
             else:
-                rows = [task.gradient(model, x[None], y[None])[0] for x, y in zip(own, labels, strict=True)]
-                mean = {
-                    n: v.mean(0) for n, v in of_record({n: torch.stack([r[n] for r in rows]) for n in rows[0]}).items()
-                }
-            updates.append(mean if of_update is None else {n: v[0] for n, v in of_update(_single(mean)).items()})
-        return self._noisy({n: torch.stack([u[n] for u in updates]).mean(0) for n in task.parameter_names}, seed)
+                rows = of_record(plain.gradients(own.flatten(0, 1)[:, None], theirs.flatten()[:, None]))
+                update = {n: v.view(*own.shape[:2], *v.shape[1:]).mean(1) for n, v in rows.items()}
+            updates.append(update if of_update is None else of_update(update))
+        return {n: torch.stack([update[n] for update in updates]).mean(0) for n in knowledge.task.parameter_names}
 
-    def _noisy(self, gradient: Parameters, seed: int) -> Parameters:
-        """A gradient with noise of the law that the defense states."""
+    @cached_property
+    def _law(self) -> Noise | None:
+        """The law of the noise on the gradient, where the defense states one."""
         if self.observation is None:
-            return gradient
+            return None
         laws = self.knowledge.defense.noise_scale(self.observation, self.knowledge.public)
-        law = laws.get(VICTIM if self.problem.gradient.clients == 1 else AGGREGATE)
+        return laws.get(VICTIM if self.problem.gradient.clients == 1 else AGGREGATE)
+
+    def _noisy(self, gradients: Parameters, seed: int) -> Parameters:
+        """Gradients (N, *shape) with noise of that law."""
+        law = self._law
         if law is None:
-            return gradient
+            return gradients
         random, found = torch.Generator().manual_seed(seed), {}
-        for name, value in gradient.items():
+        for name, value in gradients.items():
             noise = law.deviation[name] * torch.randn(value.shape, generator=random)
             if law.bound is not None:
                 noise = law.bound[name] * (2 * torch.rand(value.shape, generator=random) - 1)
@@ -229,10 +238,6 @@ def _received(observation: Observation | None) -> dict[str, object] | None:
     """The content of the model message that the victim got."""
     messages = observation.messages if observation is not None else ()
     return next((m.payload for m in messages if m.kind == "model" and m.receiver == VICTIM), None)
-
-
-def _single(gradient: Parameters) -> Parameters:
-    return {name: value[None] for name, value in gradient.items()}
 
 
 def _equal(one: Parameters, two: Parameters) -> bool:
