@@ -42,6 +42,7 @@ ATTACKS = {
     "FedMIA-I (loss)": FedMia(measure="loss"),
     "Avg-Cosine": FedMia(measure="cosine", null="none"),
     "Grad-Diff": FedMia(measure="difference", null="none"),
+    "Grad-Norm": FedMia(measure="norm", null="none"),
     "Loss-Series": FedMia(measure="loss", null="none"),
 }
 

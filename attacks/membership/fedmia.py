@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from leakboard.attacks.base import Knowledge, MembershipAnswer, MembershipAttack, MembershipTask
@@ -37,8 +37,8 @@ class FedMia(MembershipAttack):
     which averages their scores towards the mean, so the published figures (CIFAR-100, 10 clients, AlexNet: TPR at
     0.1 % FPR 67.0 %, AUC .89; ResNet18: 68.7 %, .89) may be too high and are no target here. The null is Student's t
     instead of a normal distribution (`client_statistics.against_others`). With `null: none` the statistic itself is
-    the score: the baselines Grad-Cosine and Avg-Cosine (cosine, one or several rounds), Grad-Diff (difference) and
-    Loss-Series (loss). Secure aggregation hides single updates: the attack is then refused.
+    the score: the baselines Grad-Cosine and Avg-Cosine (cosine, one or several rounds), Grad-Diff (difference),
+    Grad-Norm (norm) and Loss-Series (loss). Secure aggregation hides single updates: the attack is then refused.
     """
 
     name: ClassVar[str] = "fedmia"
@@ -46,8 +46,14 @@ class FedMia(MembershipAttack):
     about: ClassVar[Literal["training", "batch"]] = "batch"
     threats: ClassVar[tuple[str, ...]] = ("server", "server+keys", "server+clients", "server:active")
 
-    measure: Measure = Field("cosine", description="cosine: FedMIA-II; loss: FedMIA-I; difference: Grad-Diff")
+    measure: Measure = Field("cosine", description="cosine: FedMIA-II; loss: FedMIA-I; difference, norm: baselines")
     null: Literal["others", "none"] = Field("others", description="none: the baseline without other clients")
+
+    @model_validator(mode="after")
+    def _norms_need_no_null(self) -> Self:
+        if self.measure == "norm" and self.null != "none":
+            raise ValueError("measure norm is the same for all clients, so it needs null: none; given: null: others")
+        return self
 
     def infer(self, knowledge: Knowledge, task: MembershipTask) -> MembershipAnswer:
         """Score candidates and auxiliary records alike; the threshold comes from the auxiliary ones."""

@@ -57,6 +57,22 @@ def test_it_finds_the_victims_records(world: World, measure: str, least: float) 
     assert float(answer.decisions[~truth].double().mean()) < 0.2
 
 
+def test_grad_norm_is_minus_the_squared_norm_and_needs_no_null(world: World) -> None:
+    candidates = joined(world.shards["client:0"], world.unseen)
+    scores = (
+        FedMia(measure="norm", null="none").infer(knowledge_of(world), MembershipTask(candidates, round_index=0)).scores
+    )
+    knowledge = knowledge_of(world)
+    task, (model,) = knowledge.task, (r.model for r in knowledge.readings() if r.context.kind == "train")
+    assert model is not None
+    for index in (0, 3, 50):
+        gradient = task.gradient(model, candidates.images[index][None], candidates.labels[index][None])[0]
+        square = sum(float(v.double().square().sum()) for v in gradient.values())
+        assert float(scores[index]) == pytest.approx(-square, rel=1e-4)
+    with pytest.raises(ValueError, match="null: none"):
+        FedMia(measure="norm")
+
+
 def test_records_that_nobody_has_are_not_told_apart(world: World) -> None:
     truth = torch.arange(len(world.unseen)) < 60
     answer = FedMia().infer(knowledge_of(world), MembershipTask(world.unseen, round_index=0))

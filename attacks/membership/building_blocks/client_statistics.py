@@ -15,7 +15,7 @@ from leakboard.attacks.membership.building_blocks.signals import losses
 from leakboard.datasets.base import LabelledImages
 from leakboard.defenses.base import AGGREGATE, Reading
 
-Measure = Literal["cosine", "difference", "loss"]
+Measure = Literal["cosine", "difference", "norm", "loss"]
 #: with fewer other clients there is no null distribution
 FEWEST_OTHERS = 2
 #: what is this many deviations above the other clients' mean is no null value; it never happens with 10 or fewer
@@ -29,6 +29,7 @@ def statistics_of(
 
     - cosine: cos(g_k, T(grad loss(w; x))), with T what the defense declares that it does to a record's gradient
     - difference: ||g_k||^2 - ||g_k - T(grad loss(w; x)) / B||^2, with B the records behind g_k
+    - norm: -||T(grad loss(w; x))||^2, the same for every client; it sees no update
     - loss: minus the loss of x after the client's own step, w - eta g_k
     """
     model = reading.model
@@ -49,11 +50,13 @@ def statistics_of(
     rows = []
     for part in transformed_parts(knowledge.task, records, mixture):
         own = flat({n: part[n] for n in order})
-        dots = own @ seen.T  # (n, K)
+        dots, sizes = own @ seen.T, own.square().sum(1)[:, None]  # (n, K), (n, 1)
         if measure == "cosine":
             rows.append(dots / (own.norm(dim=1)[:, None] * seen.norm(dim=1)).clamp(min=1e-300))
+        elif measure == "norm":
+            rows.append(-sizes.expand_as(dots))
         else:
-            rows.append(2 * dots / first.records - (own.square().sum(1) / first.records**2)[:, None])
+            rows.append(2 * dots / first.records - sizes / first.records**2)
     every = torch.nan_to_num(torch.cat(rows), 0, 0, 0)
     return {name: every[:, place] for place, name in enumerate(clients)}
 
