@@ -31,6 +31,7 @@ from leakboard.defenses.base import Gradient
 from leakboard.defenses.fedsgd import FedSGD
 from leakboard.metrics.psnr import psnr
 from tests.attacks.clock import LONG_AGO
+from tests.attacks.nulls import ShuffledTask
 
 TINY = GeneratorSettings(latent=4, width=2, epochs=2, seed=0)
 #: an attack whose generator trains in a moment
@@ -177,6 +178,19 @@ def test_it_is_clearly_above_the_prior_on_every_target(world: World) -> None:
     floor = psnr(torch.cat(answer(world, Prior()).images), targets)
     reached = psnr(torch.cat(answer(world, Gifd(**SMALL)).images), targets)
     assert bool((reached > floor + 2).all()), (reached, floor)
+
+
+def test_a_gradient_without_the_image_gives_no_image(world: World) -> None:
+    """The null control: no record is rebuilt better than by the mean image, and the answer says that it failed."""
+    knowledge, task = asked(world)
+    targets = world.shards["client:0"].images[:TARGETS]
+    mean = psnr(world.auxiliary.images.mean(0).expand_as(targets), targets)
+    true = Gifd(**SMALL).reconstruct(knowledge, task)
+    null = Gifd(**SMALL).reconstruct(knowledge, ShuffledTask(**vars(task)))
+    assert bool((psnr(torch.cat(true.images), targets) > mean + 2).all())
+    assert bool((psnr(torch.cat(null.images), targets) < mean).all())
+    assert any(flag.startswith("not converged") for flag in null.flags)
+    assert not any(flag.startswith("not converged") for flag in true.flags)
 
 
 def test_the_features_match_at_least_as_well_as_the_code_alone_and_better_on_the_whole(world: World) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 from torch import Tensor
@@ -18,6 +16,7 @@ from leakboard.contract.worlds import World, make_world
 from leakboard.defenses.base import Gradient
 from leakboard.defenses.fedsgd import FedSGD
 from leakboard.metrics.psnr import psnr
+from tests.attacks.nulls import shuffled
 
 
 @pytest.fixture(scope="module")
@@ -131,16 +130,6 @@ def test_it_matches_again_only_where_the_misfit_is_large(world: World, enough: f
     solved = attack.solve(knowledge, problem, source)
     assert solved.images is not None
     assert torch.equal(solved.images, stages[-1].images)
-
-
-def shuffled(problem: Inversion, seed: int) -> Inversion:
-    """The problem with the values of each tensor in random order: the same norms, but nothing of the image."""
-    random = torch.Generator().manual_seed(seed)
-    values = {
-        name: value.flatten()[torch.randperm(value.numel(), generator=random)].view_as(value)
-        for name, value in problem.gradient.values.items()
-    }
-    return replace(problem, gradient=replace(problem.gradient, values=values))
 
 
 @pytest.mark.parametrize("told", [False, True], ids=["own-source", "true-residual"])

@@ -15,6 +15,8 @@ from leakboard.defenses.base import Defense
 from leakboard.defenses.clip import Clip
 from leakboard.defenses.fedsgd import FedSGD
 from leakboard.defenses.ldp import Ldp
+from leakboard.metrics.psnr import psnr
+from tests.attacks.nulls import ShuffledTask
 
 TASK = ReconstructionTask("first", 0, 2, 1, None, (1, 1))
 
@@ -63,6 +65,20 @@ def test_the_size_of_an_update_of_local_steps_is_not_used() -> None:
     told = public.model_copy(update={"training": public.training.model_copy(update=steps)})
     local = replace(knowledge, view=replace(knowledge.view, public=told))
     assert SizedInversion().size_weight(local, problems) == 0
+
+
+def test_it_rebuilds_one_record_and_nothing_from_an_empty_gradient() -> None:
+    """Far above the mean image without a defense; below it where the gradient holds nothing of the record."""
+    world = make_world(FedSGD(), model="convnet", model_parameters={"width": 16}, rounds=1, auxiliary=100)
+    truth = world.shards["client:0"].images[:2]
+    prior = psnr(world.auxiliary.images.mean(0).expand_as(truth), truth)
+    attack = SizedInversion(iterations=200)
+    found = attack.reconstruct(known(FedSGD(), world), TASK)
+    assert bool((psnr(torch.cat(found.images), truth) > prior + 10).all())
+    assert not any(flag.startswith("not converged") for flag in found.flags)
+    empty = attack.reconstruct(known(FedSGD(), world), ShuffledTask(**vars(TASK)))
+    assert bool((psnr(torch.cat(empty.images), truth) < prior).all())
+    assert any(flag.startswith("not converged") for flag in empty.flags)
 
 
 class _Flat:
