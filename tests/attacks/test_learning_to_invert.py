@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -12,18 +13,20 @@ from leakboard.attacks.reconstruction.learning_to_invert import MOST_VALUES, Lea
 from leakboard.attacks.reconstruction.regression.network import Examples, trained, unordered_loss
 from leakboard.attacks.reconstruction.regression.sketch import Sketch
 from leakboard.core.errors import Unsupported
-from leakboard.defenses.base import Gradient
+from leakboard.defenses.base import Defense, Gradient
 from leakboard.defenses.fedsgd import FedSGD
+from leakboard.federation.settings import client_name
 from leakboard.metrics.psnr import psnr
 from tests.attacks.clock import LONG_AGO
 from tests.attacks.test_ridge import defense, world_of
+from tests.attacks.third_party import ClippedAndRounded, Reversed
 
 ATTACK = LearningToInvert(samples=400, bins=64, units=64, epochs=15, learning_rate=3e-3, flip=False)
 
 
-def gain(name: str, **parameters: object) -> tuple[float, float]:
+def gain(scheme: Defense) -> tuple[float, float]:
     """The mean gain in dB over the mean image on 4 records, and the share that the network explains."""
-    world = world_of(defense(name, **parameters), targets=4)
+    world = world_of(scheme, targets=4)
     knowledge = Knowledge(world.view("server"), world.defense, world.auxiliary, 1)
     answer = ATTACK.reconstruct(knowledge, ReconstructionTask("first", 0, 4, 1, None, (1,) * 4))
     truth = world.shards["client:0"].images[:4]
@@ -59,13 +62,42 @@ def test_shuffled_pairs_teach_no_more_than_the_mean_image() -> None:
 
 def test_it_rebuilds_digits_without_a_defense_and_through_pruning() -> None:
     for name in ("fedsgd", "grad-prune"):
-        better, explained = gain(name)
+        better, explained = gain(defense(name))
         assert better > 1.5, name
         assert explained > 0.3
 
 
+@pytest.mark.parametrize("scheme", [ClippedAndRounded(), Reversed()], ids=lambda scheme: str(scheme.name))
+def test_it_learns_through_a_third_partys_defense(scheme: Defense) -> None:
+    """Such a defense has `protect` and nothing else: no hook says what it does."""
+    better, explained = gain(scheme)
+    assert better > 2
+    assert explained > 0.3
+
+
+def test_it_learns_from_a_sum_over_clients() -> None:
+    """Each answer is better on the records of its own sum than on those of other sums, under the best order of each."""
+    world, sums = world_of(defense("secagg"), targets=4), range(4)
+    knowledge = Knowledge(world.view("server"), world.defense, world.auxiliary, 1)
+    attack = ATTACK.model_copy(update={"samples": 2000})
+    answer = attack.reconstruct(knowledge, ReconstructionTask("first", 0, 4, 1, None, (3,) * 4))
+    truths = [torch.stack([world.shards[client_name(c)].images[i] for c in range(3)]) for i in sums]
+    mean = world.auxiliary.images.mean(0)
+
+    def better(images: torch.Tensor, truth: torch.Tensor) -> float:
+        orders = itertools.permutations(range(3))
+        found = max(float(psnr(images[list(order)], truth).mean()) for order in orders)
+        return found - float(psnr(mean.expand_as(truth), truth).mean())
+
+    gains = torch.tensor([[better(images, truth) for truth in truths] for images in answer.images])
+    own, others = gains.diagonal().mean(), (gains.sum() - gains.trace()) / 12
+    assert answer.diagnostics["explained"] > 0.15
+    assert float(own) > 1, gains
+    assert float(own - others) > 1, gains
+
+
 def test_noise_alone_teaches_it_nothing() -> None:
-    better, explained = gain("ldp", epsilon=0.001)
+    better, explained = gain(defense("ldp", epsilon=0.001))
     assert explained < 0.05
     assert better < 0.5
 

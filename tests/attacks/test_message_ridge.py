@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from leakboard.attacks.base import Knowledge, ReconstructionTask
@@ -9,16 +10,19 @@ from leakboard.attacks.reconstruction.message_ridge import MessageRidge, numbers
 from leakboard.attacks.reconstruction.regression.sources import source_of
 from leakboard.attacks.reconstruction.ridge import RidgeInversion
 from leakboard.contract.worlds import World, make_world
+from leakboard.defenses.base import Defense
 from leakboard.metrics.psnr import psnr
-from tests.attacks.test_ridge import defense
+from tests.attacks.test_ridge import defense, world_of
+from tests.attacks.third_party import ClippedAndRounded, Reversed
 
 TARGETS = 2
 
 
-def gain(world: World, attack: RidgeInversion) -> tuple[float, float]:
-    """Mean PSNR over that of the mean image, and what the regression explained."""
+def gain(world: World, attack: RidgeInversion, *, told: bool = False) -> tuple[float, float]:
+    """Mean PSNR over that of the mean image, and what the regression explained; `told`: the labels are known."""
     knowledge = Knowledge(world.view("server"), world.defense, world.auxiliary, 1)
-    answer = attack.reconstruct(knowledge, ReconstructionTask("first", 0, TARGETS, 1, None, (1,) * TARGETS))
+    labels = tuple(world.shards["client:0"].labels[:TARGETS, None]) if told else None
+    answer = attack.reconstruct(knowledge, ReconstructionTask("first", 0, TARGETS, 1, labels, (1,) * TARGETS))
     truth = world.shards["client:0"].images[:TARGETS]
     found, guess = psnr(torch.cat(answer.images), truth), psnr(world.auxiliary.images.mean(0).expand_as(truth), truth)
     return float((found - guess).mean()), answer.diagnostics["explained"]
@@ -32,6 +36,31 @@ def test_it_learns_from_what_is_sent_without_noise_beside_a_noisy_gradient() -> 
     less, read = gain(world, by_reading)
     assert explained > read + 0.1  # Psi and Phi carry no noise; the gradient does
     assert more > max(less, 0.0) + 3
+
+
+@pytest.mark.parametrize("scheme", [ClippedAndRounded(), Reversed()], ids=lambda scheme: str(scheme.name))
+def test_it_learns_through_a_third_partys_defense(scheme: Defense) -> None:
+    """Such a defense has `protect` and nothing else: no hook says what it does."""
+    world = make_world(scheme, model_parameters={"hidden": [64]}, rounds=1, auxiliary=80, targets=TARGETS)
+    more, explained = gain(world, MessageRidge(samples=80, bins=256, flip=False))
+    assert more > 4
+    assert explained > 0.5
+
+
+@pytest.mark.parametrize("scheme", [ClippedAndRounded(), Reversed()], ids=lambda scheme: str(scheme.name))
+def test_with_the_labels_it_learns_through_it_on_a_convnet_too(scheme: Defense) -> None:
+    more, _ = gain(world_of(scheme, targets=TARGETS), MessageRidge(samples=100, bins=256, flip=False), told=True)
+    assert more > 2
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="the reading takes a wrong label from the reversed gradient, explains as much of its own simulations as the "
+    "message does, and is preferred: `explained` does not see that the observed gradient has another label",
+)
+def test_a_label_that_the_reading_gets_wrong_does_no_harm() -> None:
+    more, _ = gain(world_of(Reversed(), targets=TARGETS), MessageRidge(samples=100, bins=256, flip=False))
+    assert more > 2
 
 
 def test_the_labels_are_those_that_it_used_and_not_those_of_the_noisy_gradient() -> None:
