@@ -1,11 +1,12 @@
 """The tables of docs/attacks.md that need no benchmark of their own; every table is one function.
 
-    .venv/bin/python benchmarks/attack_figures.py spear robbing cocktail --data npz:FILE
+    .venv/bin/python benchmarks/attack_figures.py spear robbing cocktail sums --data npz:FILE
     .venv/bin/python benchmarks/attack_figures.py fedmia correlated
 
 `spear`, `robbing` and `cocktail` attack one batch of a client and a network as it is initialised, both anew for every
-seed. `fedmia` and `correlated` are small federations like those of the tests (`correlated` imports one: it needs
-pytest). All run without a defense but `correlated`.
+seed. `sums` attacks what the server of a real `secagg` round opens: the mean of five clients. `fedmia` and `correlated`
+are small federations like those of the tests (`correlated` imports one: it needs pytest). All run without noise but
+`correlated`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,14 @@ from torch import Tensor
 
 from benchmarks._federation import public_settings
 from benchmarks.inversion_quality import CLIENTS, Given
-from leakboard.attacks.base import Inversion, Knowledge, MembershipTask, ReconstructionAnswer, ReconstructionAttack
+from leakboard.attacks.base import (
+    Inversion,
+    Knowledge,
+    MembershipTask,
+    ReconstructionAnswer,
+    ReconstructionAttack,
+    ReconstructionTask,
+)
 from leakboard.attacks.membership.building_blocks.signals import joined
 from leakboard.attacks.membership.correlated_noise import CorrelatedNoise
 from leakboard.attacks.membership.fedmia import FedMia
@@ -43,10 +51,11 @@ from leakboard.defenses.base import Defense, Gradient
 from leakboard.defenses.building_blocks.imprint import imprinted
 from leakboard.defenses.fedsgd import FedSGD
 from leakboard.defenses.mf import Mf
+from leakboard.defenses.secagg import SecAgg
 from leakboard.federation.models.mlp import Mlp
 from leakboard.federation.payload import Parameters
 from leakboard.federation.rounds import Federation
-from leakboard.federation.settings import Training, client_name
+from leakboard.federation.settings import ObservedRounds, Training, client_name
 from leakboard.federation.task import Task, task_of
 from leakboard.federation.view import make_view, parse_threat
 from leakboard.metrics.auc import auc
@@ -63,15 +72,17 @@ EXACT, RECOVERED, STARTS = 1e-3, 40.0, 2048
 class Victim:
     """A client's records, what the server knows, and the gradients of batches."""
 
-    def __init__(self, data: str, model: Mlp) -> None:
+    def __init__(self, data: str, model: Mlp, defense: Defense | None = None, observe: ObservedRounds | None = None):
+        self.defense = defense or FedSGD()
         name, _, path = data.partition(":")
         dataset = cast(Dataset, registry.create("dataset", name, {"path": path} if path else {}))
         pool = load_pool(dataset)
         splits = make_splits(pool, seed=0, clients=CLIENTS)
         training = Training(rounds=1, batch_size=16, clients=CLIENTS, learning_rate=0.05)
-        public = public_settings(dataset, pool, training, [len(shard) for shard in splits.shards], model)
+        sizes = [len(shard) for shard in splits.shards]
+        public = public_settings(dataset, pool, training, sizes, model, defense=self.defense)
         shards = {client_name(i): pool.take(shard) for i, shard in enumerate(splits.shards)}
-        outcome = Federation(FedSGD(), public, shards, None, 0).run()
+        outcome = Federation(self.defense, public, shards, observe, 0).run()
         self.view = make_view(outcome.transcript, parse_threat("server", CLIENTS), public, outcome.secrets, shards)
         self.task, self.records, self.auxiliary = task_of(public), shards["client:0"], pool.take(splits.auxiliary)
 
@@ -97,9 +108,16 @@ class Victim:
         return answer, time.process_time() - started
 
 
-def best(answer: ReconstructionAnswer, batch: LabelledImages) -> Tensor:
-    """The PSNR (B,) of every record with the best image of the answer."""
-    return torch.stack([psnr(answer.images[0], one.expand_as(answer.images[0])).max() for one in batch.images])
+def best(images: Tensor, batch: LabelledImages) -> Tensor:
+    """The PSNR (B,) of every record with the best of some images (M, C, H, W)."""
+    return torch.stack([psnr(images, one.expand_as(images)).max() for one in batch.images])
+
+
+def guesses(victim: Victim, count: int, batch: LabelledImages, seed: int) -> tuple[float, float]:
+    """The PSNR of the mean auxiliary image, and of the best of `count` random ones."""
+    mean = psnr(victim.auxiliary.images.mean(0).expand_as(batch.images), batch.images)
+    drawn = torch.randperm(len(victim.auxiliary), generator=torch.Generator().manual_seed(seed))[:count]
+    return float(mean.mean()), float(best(victim.auxiliary.images[drawn], batch).mean())
 
 
 def spear(data: str, seeds: range) -> Table:
@@ -131,24 +149,51 @@ def cocktail(data: str, seeds: range) -> Table:
 
     def row(images: str, records: int, bias: bool) -> str:
         victim = Victim(images, Mlp(hidden=(256, 128), bias=bias))
-        scores, means, seconds = [], [], []
+        scores, guessed, seconds = [], [], []
         for seed in seeds:
             batch = victim.batch(records, seed)
             answer, spent = victim.attacked(CocktailParty(), batch, seed)
-            scores.append(float(best(answer, batch).mean()))
-            means.append(float(psnr(victim.auxiliary.images.mean(0).expand_as(batch.images), batch.images).mean()))
+            scores.append(float(best(answer.images[0], batch).mean()))
+            guessed.append(guesses(victim, records, batch, seed))
             seconds.append(spent)
-        return (
-            f"{images.partition(':')[0]} | {records} | {'yes' if bias else 'no'} | {statistics.mean(scores):.1f} "
-            f"({min(scores):.1f} to {max(scores):.1f}) | {statistics.mean(means):.1f} | {statistics.mean(seconds):.1f}"
-        )
+        named = f"{images.partition(':')[0]} | {records} | {'yes' if bias else 'no'}"
+        return f"{named} | {_scored(scores, guessed)} | {statistics.mean(seconds):.1f}"
 
-    cases = (*((data, size, True) for size in (4, 16, 32)), (data, 4, False), ("digits", 24, True))
+    cases = (*((data, size, True) for size in (4, 16, 32, 64, 128)), (data, 4, False), ("digits", 24, True))
     return (
         "cocktail-party, mlp (256, 128)",
-        "images | records | biases | PSNR (dB) | mean image | CPU s per batch",
+        "images | records | biases | PSNR (dB) | mean image | best of as many random images | CPU s per batch",
         (row(*case) for case in cases),
     )
+
+
+def sums(data: str, seeds: range) -> Table:
+    """The PSNR of `cocktail-party` on the mean of five clients that `secagg` opens, by the records of each client."""
+
+    def row(records: int) -> str:
+        observe = ObservedRounds(rounds=("first",), probe_batch=records, targets=len(seeds))
+        victim = Victim(data, Mlp(hidden=(256, 128), bias=True), SecAgg(), observe)
+        knowledge = Knowledge(victim.view, victim.defense, victim.auxiliary, seeds[0])
+        asked = ReconstructionTask("first", 0, len(seeds), records, None, (CLIENTS * records,) * len(seeds))
+        started = time.process_time()
+        answer = CocktailParty().reconstruct(knowledge, asked)
+        seconds = (time.process_time() - started) / len(seeds)
+        batches = [victim.records.select(torch.arange(i * records, (i + 1) * records)) for i in range(len(seeds))]
+        scores = [float(best(images, own).mean()) for images, own in zip(answer.images, batches, strict=True)]
+        guessed = [guesses(victim, CLIENTS * records, own, seed) for own, seed in zip(batches, seeds, strict=True)]
+        return f"{records} | {CLIENTS * records} | {_scored(scores, guessed)} | {seconds:.1f}"
+
+    return (
+        f"cocktail-party on secagg's mean of {CLIENTS} clients, mlp (256, 128) with biases",
+        "records per client | in the mean | PSNR (dB) | mean image | best of as many random images | CPU s per mean",
+        (row(records) for records in (1, 4, 16)),
+    )
+
+
+def _scored(scores: list[float], guessed: list[tuple[float, float]]) -> str:
+    """Mean and range of an attack's scores, and the means of both guesses."""
+    mean, random = (statistics.mean(column) for column in zip(*guessed, strict=True))
+    return f"{statistics.mean(scores):.1f} ({min(scores):.1f} to {max(scores):.1f}) | {mean:.1f} | {random:.1f}"
 
 
 def robbing(data: str, seeds: range) -> Table:
@@ -160,7 +205,7 @@ def robbing(data: str, seeds: range) -> Table:
         for seed in seeds:
             batch = victim.batch(records, seed)
             answer, _ = victim.attacked(RobbingTheFed(), batch, seed, imprinted)
-            found.append(float((best(answer, batch) > RECOVERED).sum()))
+            found.append(float((best(answer.images[0], batch) > RECOVERED).sum()))
         expected, mean = records * (1 - 1 / bins) ** (records - 1), statistics.mean(found)
         return f"{records} | {bins} | {mean:.1f} ({min(found):.0f} to {max(found):.0f}) | {expected:.1f}"
 
@@ -229,7 +274,7 @@ def _mean(values: list[float]) -> str:
     return f"{statistics.mean(values):.2f} ± {statistics.stdev(values) / len(values) ** 0.5:.2f}"
 
 
-TABLES = {made.__name__: made for made in (spear, robbing, cocktail, fedmia, correlated)}
+TABLES = {made.__name__: made for made in (spear, robbing, cocktail, sums, fedmia, correlated)}
 
 
 def main() -> None:

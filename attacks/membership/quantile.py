@@ -34,6 +34,8 @@ class QuantileRegression(MembershipAttack):
 
     The paper regresses with a ConvNeXt on 50,000 images or more and trains no shadow models either; its CIFAR-10
     figures were not available to us, so no published figure is compared (docs/attacks.md).
+
+    How the defaults (`hidden`, `epochs`, `learning_rate`) were chosen is not recorded.
     """
 
     name: ClassVar[str] = "quantile-regression"

@@ -28,6 +28,8 @@ class CocktailParty(Analytic):
     The paper separates pixels, with a decorrelation penalty and total variation, and reports batches of up to 1,024
     (ImageNet). Its figures per batch were not available to us, and its public code leaves the negentropy out, so no
     published figure is compared (docs/attacks.md). Its variant for convolutional networks is not built.
+
+    How the default of `iterations` was chosen is not recorded.
     """
 
     name: ClassVar[str] = "cocktail-party"

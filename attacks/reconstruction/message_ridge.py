@@ -35,6 +35,9 @@ class MessageRidge(RidgeInversion):
 
     Where the view holds no message of the victim, or `ridge` explains more of the auxiliary images (leave-one-out), its
     answer is used: the reading, or for sums `mimic_records`, `mimic` and `noise_scale`. Batches are left to `ridge`.
+
+    The defaults are those of `ridge` and were not tuned again; tensors are divided by their length since a trial on
+    `mp-dp` failed without that (docs/adaptive.md).
     """
 
     name: ClassVar[str] = "message-ridge"

@@ -49,6 +49,8 @@ class RidgeInversion(ReconstructionAttack):
     The idea of learning g -> x through the defense is that of Wu et al. (Learning to Invert, UAI 2023), who train a
     network of two hidden layers with 3,000 units on 50,000 gradients; this is its linear form. They report no PSNR for
     a setting that this benchmark has, so there is no published figure to compare with (docs/attacks.md).
+
+    How the defaults of `samples` and `bins` were chosen is not recorded.
     """
 
     name: ClassVar[str] = "ridge"

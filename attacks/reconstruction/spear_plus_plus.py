@@ -26,6 +26,9 @@ class SpearPlusPlus(Analytic):
     Bakarsky et al. compare published solvers of complete dictionary learning; the solver here is our own. They claim
     batches ten times as large as those of SPEAR, and robustness to noise. Their tables were not available to us. Ours
     needs gradients without noise: a gradient whose rank is not B gets the mean image (docs/attacks.md).
+
+    The solver was built on single batches that are not in the table of docs/attacks.md; how the default of `samples`
+    was chosen is not recorded.
     """
 
     name: ClassVar[str] = "spear++"
