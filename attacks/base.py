@@ -72,6 +72,11 @@ class Knowledge:
         """Network, loss and normalisation: public knowledge."""
         return task_of(self.view.public)
 
+    @property
+    def can_simulate(self) -> bool:
+        """Whether `Defense.simulate` works: it builds the network by its name in the public settings."""
+        return True
+
     def readings(self) -> tuple[Reading, ...]:
         """The defense's honest reading of the view."""
         return self.defense.interpret(self.view)

@@ -12,12 +12,15 @@ from torch import Tensor, nn
 
 from leakboard.attacks.base import Knowledge, MembershipAnswer, MembershipAttack, MembershipTask, final_model
 from leakboard.attacks.membership.building_blocks.signals import confidence_logit
+from leakboard.core.errors import Unsupported
 from leakboard.datasets.base import LabelledImages
 
 #: directions of the images that the regression sees
 DIRECTIONS = 64
 #: share of the auxiliary records that are not fitted: one half decides when to stop, the other gives the threshold
 HELD_OUT = 0.25
+#: auxiliary records with which a regression is worth a try
+FEWEST = 8
 #: the share of non-members that the decision may call members
 FALSE_ALARMS = 0.05
 
@@ -55,6 +58,8 @@ class QuantileRegression(MembershipAttack):
         """Fit on the auxiliary records, score the candidates."""
         model = final_model(knowledge)
         data = knowledge.auxiliary
+        if len(data) < FEWEST:
+            raise Unsupported(f"it learns from auxiliary records, of which it needs {FEWEST}; given: {len(data)}")
         known, asked = (
             confidence_logit(knowledge.task, knowledge.task.predict(model, part.images), part.labels)
             for part in (data, task.candidates)

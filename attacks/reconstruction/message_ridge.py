@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from leakboard.attacks.base import Inversion, Knowledge
+from leakboard.attacks.reconstruction.matching.labels import labels_of
 from leakboard.attacks.reconstruction.regression.learner import FEWEST
 from leakboard.attacks.reconstruction.regression.ridge import Ridge, Scaling
 from leakboard.attacks.reconstruction.regression.sketch import Sketch
-from leakboard.attacks.reconstruction.regression.sources import CHUNK, Source, message_of
+from leakboard.attacks.reconstruction.regression.sources import CHUNK, Source, message_of, source_of
 from leakboard.attacks.reconstruction.ridge import PENALTIES, RidgeInversion, Solved
 from leakboard.core.seeds import derive_seed
 from leakboard.federation.payload import Parameters, Payload, leaves
@@ -31,7 +32,7 @@ class MessageRidge(RidgeInversion):
 
     1. Messages of auxiliary records with their own labels; regress the label. The victim's label is the prediction.
     2. If that is right for most of the auxiliary records that were left out, messages of all images with the victim's
-       label; otherwise those of 1. Regress the pixels.
+       label, which `ridge` then gets too; otherwise those of 1. Regress the pixels.
 
     Where the view holds no message of the victim, or `ridge` explains more of the auxiliary images (leave-one-out), its
     answer is used: the reading, or for sums `mimic_records`, `mimic` and `noise_scale`. Batches are left to `ridge`.
@@ -53,11 +54,18 @@ class MessageRidge(RidgeInversion):
 
     def solve(self, knowledge: Knowledge, problem: Inversion, source: Source) -> Solved:
         """The better of two regressions, on the reading and on the message."""
-        read = super().solve(knowledge, problem, source)
         by_message = self._by_message(knowledge, problem)
-        if by_message is None or (read.images is not None and read.explained >= by_message.explained):
-            return read
-        return by_message
+        if by_message is None:
+            return super().solve(knowledge, problem, source)
+        label = by_message.labels if by_message.certain else None
+        # with a wrong label the reading explains its own simulations just as well, so `explained` would not show it
+        if label is not None and not torch.equal(label, labels_of(knowledge, problem)):
+            problem = replace(problem, labels=label)
+            source = source_of(knowledge, problem)
+        read = super().solve(knowledge, problem, source)
+        if read.images is None or by_message.explained > read.explained:
+            return by_message
+        return read._replace(labels=label)
 
     def _by_message(self, knowledge: Knowledge, problem: Inversion) -> Solved | None:
         """The image and the label from the victim's own message; None without one."""
@@ -89,7 +97,7 @@ class MessageRidge(RidgeInversion):
             return None
         fitted = _Fitted.of(features, images[: len(features)].flatten(1), messages.widths)
         found_images = fitted.predict(observed).view(-1, *images.shape[1:]).clamp(0, 1)
-        return Solved(found_images, fitted.ridge.explained, guess[None])
+        return Solved(found_images, fitted.ridge.explained, guess[None], certain=True)
 
 
 def numbers(payload: Payload) -> Parameters:

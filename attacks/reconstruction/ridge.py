@@ -29,11 +29,15 @@ PENALTIES = (0.01, 0.03, 0.1, 0.3, 1.0, 10.0)
 
 
 class Solved(NamedTuple):
-    """Images (M, C, H, W) or None, the share of variance that is explained, labels (M,) if the attack has its own."""
+    """Images (M, C, H, W) or None, the share of variance that is explained, labels (M,) if the attack has its own.
+
+    `certain`: the labels were told, or predicted by a regression that is right on auxiliary records.
+    """
 
     images: Tensor | None
     explained: float
     labels: Tensor | None = None
+    certain: bool = False
 
 
 class RidgeInversion(ReconstructionAttack):
@@ -87,7 +91,7 @@ class RidgeInversion(ReconstructionAttack):
             if usable(problem.gradient.values):
                 late += knowledge.time_left() <= 0
                 source = source_of(knowledge, problem)
-                found, share, label = self.solve(knowledge, problem, source)
+                found, share, label, _ = self.solve(knowledge, problem, source)
                 late += found is not None and knowledge.time_left() <= 0
                 explained.append(share)
                 guess = guess if found is None else found

@@ -138,7 +138,7 @@ def infer(
     """Membership scores of the candidates, from updates or from the model alone."""
     if candidates is None:
         raise UserError(f"The attack '{chosen.name}' needs `candidates`: (images, labels) to be scored.")
-    if isinstance(chosen, ShadowAttack) and known is None:
+    if isinstance(chosen, ShadowAttack) and (known is None or type(chosen).infer is ShadowAttack.infer):
         raise UserError(
             f"The attack '{chosen.name}' trains shadow models, for which it must know the whole training: run it in a "
             "federation (lb.evaluate), or choose an attack on one model (loss-threshold, known-members)."

@@ -40,6 +40,11 @@ class GivenKnowledge(Knowledge):
         """The given network with its loss and normalisation."""
         return self.given
 
+    @property
+    def can_simulate(self) -> bool:
+        """No plugin builds the network; what a defense does to a gradient is then told by its hooks."""
+        return False
+
 
 def loss_of(given: object, classes: int, records: int) -> tuple[Loss, float]:
     """The loss, and the factor that turns its gradient into that of our form: a mean over records.

@@ -53,11 +53,6 @@ def test_with_the_labels_it_learns_through_it_on_a_convnet_too(scheme: Defense) 
     assert more > 2
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="the reading takes a wrong label from the reversed gradient, explains as much of its own simulations as the "
-    "message does, and is preferred: `explained` does not see that the observed gradient has another label",
-)
 def test_a_label_that_the_reading_gets_wrong_does_no_harm() -> None:
     more, _ = gain(world_of(Reversed(), targets=TARGETS), MessageRidge(samples=100, bins=256, flip=False))
     assert more > 2

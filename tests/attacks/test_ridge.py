@@ -222,7 +222,7 @@ def test_a_batch_is_rebuilt_as_a_whole() -> None:
     model = knowledge.task.initial(1)
     gradient = Gradient(knowledge.task.gradient(model, batch.images, batch.labels)[0], 1, 2)
     problem = Inversion(model, gradient, None)
-    found, explained, _ = ATTACK.solve(knowledge, problem, source_of(knowledge, problem))
+    found, explained, *_ = ATTACK.solve(knowledge, problem, source_of(knowledge, problem))
     assert found is not None
     assert found.shape == batch.images.shape
     assert explained > 0.02

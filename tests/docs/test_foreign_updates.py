@@ -88,36 +88,14 @@ def test_attacks_do_what_the_table_says_on_one_foreign_gradient(name: str) -> No
     assert name == "prior" or found.cost < floor - 0.05
 
 
-BY_NAME = "the network is built by its name in the registry, so the sentence is about a model that the user never named"
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.xfail(strict=True, raises=AssertionError, reason=BY_NAME))
-        if name in ("ridge", "message-ridge", "learning-to-invert", "resnet-inversion", "modified-entropy")
-        or name in ("shadow", "lira", "rmia")
-        else name
-        for name in ASKED
-        if not applies(name)
-    ],
-)
+@pytest.mark.parametrize("name", [name for name in ASKED if not applies(name)])
 def test_a_refusal_names_the_attack(name: str) -> None:
     with pytest.raises(lb.UserError) as caught:
         answered(name)
     assert f"'{name}'" in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.xfail(strict=True, reason="an error of torch instead of a sentence"))
-        if name == "quantile-regression"
-        else name
-        for name in MEMBERSHIP
-        if applies(name)
-    ],
-)
+@pytest.mark.parametrize("name", [name for name in MEMBERSHIP if applies(name)])
 def test_membership_without_auxiliary_images_is_answered_or_refused_in_a_sentence(name: str) -> None:
     try:
         found = answered(name, auxiliary=None)

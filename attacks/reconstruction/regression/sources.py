@@ -120,7 +120,7 @@ class Imitated:
         """Whether the victim's real message, put where simulated ones will be, is read as the observed gradient."""
         if self.observation is None or self.received is None or self.problem.gradient.clients != 1:
             return False
-        if not self.knowledge.defense.simulates_exactly():
+        if not self.knowledge.can_simulate or not self.knowledge.defense.simulates_exactly():
             return False
         sent = [m.payload for m in self.observation.messages if m.kind == "update" and m.sender == VICTIM]
         try:
@@ -214,7 +214,9 @@ def sends_plain(imitated: Imitated) -> bool:
 
 
 def message_of(knowledge: Knowledge, problem: Inversion) -> tuple[dict[str, object], dict[str, object]] | None:
-    """What the victim got and what it sent for a problem; None where the view does not hold both."""
+    """What the victim got and what it sent for a problem; None without both, or where nothing can be simulated."""
+    if not knowledge.can_simulate:
+        return None
     observation = _observation_of(knowledge, problem)
     received = _received(observation)
     sent = [m.payload for m in observation.messages if m.kind == "update" and m.sender == VICTIM] if observation else []
