@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from leakboard.attacks.base import Knowledge, MembershipAnswer, MembershipAttack, MembershipTask, final_model
 from leakboard.attacks.membership.building_blocks.signals import best_threshold, losses, own_records
+from leakboard.core.errors import Unsupported
 
 
 class LossThreshold(MembershipAttack):
@@ -21,6 +22,8 @@ class LossThreshold(MembershipAttack):
 
     def infer(self, knowledge: Knowledge, task: MembershipTask) -> MembershipAnswer:
         """Score by the negative loss, decide by the threshold."""
+        if not len(knowledge.auxiliary):
+            raise Unsupported("its threshold comes from auxiliary records; given: none")
         model = final_model(knowledge)
         scores = -losses(knowledge.task, model, task.candidates)
         others = -losses(knowledge.task, model, knowledge.auxiliary)

@@ -23,7 +23,7 @@ from leakboard.attacks.reconstruction.matching.labels import labels_of
 from leakboard.attacks.reconstruction.regression.learner import FEWEST
 from leakboard.attacks.reconstruction.regression.network import Examples, NetworkInverter, trained
 from leakboard.attacks.reconstruction.regression.sketch import Sketch
-from leakboard.attacks.reconstruction.regression.sources import CHUNK, Imitated, Plain, sends_plain
+from leakboard.attacks.reconstruction.regression.sources import CHUNK, Imitated, Plain, in_single_precision, sends_plain
 from leakboard.attacks.reconstruction.ridge import usable
 from leakboard.core.errors import Unsupported
 from leakboard.core.seeds import derive_seed
@@ -139,7 +139,7 @@ class _Source:
 
     def __init__(self, knowledge: Knowledge, problems: Sequence[Inversion]) -> None:
         first = Imitated(knowledge, problems[0], labels_of(knowledge, problems[0]))
-        model = {name: value.float() for name, value in problems[0].model.items()}
+        model = in_single_precision(problems[0].model)
         plain = not knowledge.task.buffer_names and sends_plain(first)
         self.plain = Plain(knowledge.task, model) if plain else None
         others = () if plain else problems[1:]

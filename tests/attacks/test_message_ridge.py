@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from leakboard.attacks.base import Knowledge, ReconstructionTask
+from leakboard.attacks.reconstruction.matching.labels import labels_of
 from leakboard.attacks.reconstruction.message_ridge import MessageRidge, numbers
 from leakboard.attacks.reconstruction.regression.sources import source_of
 from leakboard.attacks.reconstruction.ridge import RidgeInversion
@@ -54,7 +55,12 @@ def test_with_the_labels_it_learns_through_it_on_a_convnet_too(scheme: Defense) 
 
 
 def test_a_label_that_the_reading_gets_wrong_does_no_harm() -> None:
-    more, _ = gain(world_of(Reversed(), targets=TARGETS), MessageRidge(samples=100, bins=256, flip=False))
+    world = world_of(Reversed(), targets=TARGETS)
+    knowledge = Knowledge(world.view("server"), world.defense, world.auxiliary, 1)
+    problems = ReconstructionTask("first", 0, TARGETS, 1, None, (1,) * TARGETS).problems(knowledge)
+    read = [int(labels_of(knowledge, problem)) for problem in problems]
+    assert all(one != int(own) for one, own in zip(read, world.shards["client:0"].labels, strict=False))
+    more, _ = gain(world, MessageRidge(samples=100, bins=256, flip=False))
     assert more > 2
 
 

@@ -21,6 +21,7 @@ from leakboard.datasets.digits import Digits
 from leakboard.datasets.loading import load_pool
 from leakboard.defenses.base import Defense, Gradient
 from leakboard.defenses.fedsgd import FedSGD
+from leakboard.federation.payload import Parameters
 from leakboard.federation.settings import Training, client_name
 from leakboard.federation.task import task_of
 from leakboard.metrics.psnr import psnr
@@ -161,6 +162,43 @@ def test_the_hooks_make_the_observed_mean_of_the_true_records(name: str) -> None
     made = Imitated(knowledge, problem, labels).gradients(images[None], 0)
     for key, value in problem.gradient.values.items():
         assert torch.allclose(made[key][0], value.float(), atol=1e-3 * float(value.abs().max()) + 1e-7)
+
+
+@pytest.mark.parametrize("name", ["tp-smc", "ddp"])
+def test_batches_pass_the_hooks_together_as_they_do_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two records of each client, a clip bound that every record reaches, three different batches."""
+    knowledge, problem = problem_in(world_of(defense(name, noise=False, clip=0.01)))
+    clients = problem.gradient.clients
+    problem = replace(problem, gradient=replace(problem.gradient, records=2 * clients))
+    source = Imitated(knowledge, problem, torch.arange(2 * clients) % 10)
+    images = world_images(knowledge, 3, 2 * clients)
+    made = source.gradients(images, 0)
+    assert 0 < sum(float(v[0].square().sum()) for v in made.values()) <= 0.01**2 * 1.001
+    for index in range(3):
+        alone = source.gradients(images[index : index + 1], 0)
+        assert all(torch.allclose(made[n][index], alone[n][0], rtol=1e-4, atol=1e-8) for n in made)
+    calls, at_once = [], Imitated._by_hooks_at_once
+
+    def counted(self: Imitated, images: Tensor, labels: Tensor) -> Parameters:
+        calls.append(len(images))
+        return at_once(self, images, labels)
+
+    monkeypatch.setattr(Imitated, "_by_hooks_at_once", counted)
+    monkeypatch.setattr("leakboard.attacks.reconstruction.regression.sources.MOST_IMAGES", 4 * clients)
+    few = source.gradients(images, 0)
+    assert calls == [2, 1]
+    assert all(torch.allclose(made[n], few[n], rtol=1e-4, atol=1e-8) for n in made)
+
+
+def test_every_imitated_gradient_has_noise_of_its_own() -> None:
+    knowledge, problem = problem_in(world_of(defense("ddp")))
+    source = source_of(knowledge, problem)
+    image = world_images(knowledge, 1, problem.gradient.records)
+    one = source.gradients(image.expand(2, *image.shape[1:]), 0)
+    other = source.gradients(image.expand(2, *image.shape[1:]), 1)
+    for name in one:
+        assert not torch.equal(one[name][0], one[name][1])
+        assert not torch.equal(one[name], other[name])
 
 
 def world_images(knowledge: Knowledge, count: int, records: int) -> Tensor:

@@ -15,8 +15,9 @@ from leakboard.attacks.reconstruction.matching.grouped import Network
 from leakboard.attacks.reconstruction.matching.labels import labels_of
 from leakboard.attacks.reconstruction.matching.program import program_of
 from leakboard.attacks.reconstruction.regression.residual import residual_of
+from leakboard.core.errors import Unsupported
 from leakboard.core.seeds import derive_seed
-from leakboard.defenses.base import AGGREGATE, Noise
+from leakboard.defenses.base import AGGREGATE, Defense, Noise
 from leakboard.federation.party import Message
 from leakboard.federation.payload import Parameters
 from leakboard.federation.settings import VICTIM
@@ -25,6 +26,8 @@ from leakboard.federation.transcript import Observation
 
 #: images whose gradients are computed at once
 CHUNK = 16
+#: images, and values of gradients of single records, that pass a defense's hooks in one call: 128 MB
+MOST_IMAGES, MOST_VALUES = 128, 2**25
 #: relative error up to which a residual is that of one record, and a message is a plain gradient
 CONSISTENT, ROUNDING = 1e-2, 1e-4
 #: auxiliary images on which messages are compared with plain gradients
@@ -89,10 +92,16 @@ class Imitated:
     - If the view holds the victim's own message, a simulated message takes its place, and the defense reads it.
     - Of a mean over clients, of a view without that message, or where a simulation lacks something
       (`simulates_exactly`), the gradients are computed, changed by `mimic_records` and `mimic`, averaged, and get noise
-      as `noise_scale` states it.
+      as `noise_scale` states it. So it is too on a network that no client could build by its name
+      (`Knowledge.can_simulate`); a defense that has none of these hooks and changes updates is refused there.
     """
 
     def __init__(self, knowledge: Knowledge, problem: Inversion, labels: Tensor) -> None:
+        if not knowledge.can_simulate and _says_nothing(knowledge.defense):
+            raise Unsupported(
+                f"the defense '{knowledge.defense.name}' changes updates, and no hook says how (mimic, mimic_records, "
+                "noise_scale); only a federation could simulate it"
+            )
         self.knowledge, self.problem, self.labels = knowledge, problem, labels
         self.observation = _observation_of(knowledge, problem)
         self.received = _received(self.observation)
@@ -146,10 +155,18 @@ class Imitated:
     def _by_hooks(self, images: Tensor, labels: Tensor) -> Parameters:
         """Gradients (N, *shape) of batches (N, M, C, H, W) with labels (N, M), after the defense's hooks.
 
-        A hook changes N tensors, each by itself. So the records of one client in all batches pass it in one call.
+        A hook changes N tensors, each by itself. So the records of one client in several batches pass it in one call.
         """
+        values = sum(value.numel() for value in self.problem.gradient.values.values())
+        several = max(1, min(MOST_IMAGES, MOST_VALUES // values) // images.shape[1])
+        pairs = zip(torch.split(images, several), torch.split(labels, several), strict=True)
+        made = [self._by_hooks_at_once(*pair) for pair in pairs]
+        return {name: torch.cat([part[name] for part in made]) for name in made[0]}
+
+    def _by_hooks_at_once(self, images: Tensor, labels: Tensor) -> Parameters:
+        """The same in one call for all N batches."""
         knowledge, observed = self.knowledge, self.problem.gradient
-        plain = Plain(knowledge.task, {n: v.float() for n, v in self.problem.model.items()})
+        plain = Plain(knowledge.task, in_single_precision(self.problem.model))
         of_record = knowledge.defense.mimic_records(observed, knowledge.public)
         of_update = knowledge.defense.mimic(observed, knowledge.public)
         parts = 1 if of_record is None and of_update is None else observed.clients
@@ -197,7 +214,7 @@ def source_of(knowledge: Knowledge, problem: Inversion) -> Source:
         return imitated
     if not sends_plain(imitated):
         return imitated
-    return KnownResidual(task, {n: v.float() for n, v in problem.model.items()}, residual)
+    return KnownResidual(task, in_single_precision(problem.model), residual)
 
 
 def sends_plain(imitated: Imitated) -> bool:
@@ -221,6 +238,20 @@ def message_of(knowledge: Knowledge, problem: Inversion) -> tuple[dict[str, obje
     received = _received(observation)
     sent = [m.payload for m in observation.messages if m.kind == "update" and m.sender == VICTIM] if observation else []
     return (received, sent[0]) if received is not None and sent else None
+
+
+def in_single_precision(model: Parameters) -> Parameters:
+    """A model in float32; whole numbers, such as an index table among the buffers, stay."""
+    return {name: value.float() if value.is_floating_point() else value for name, value in model.items()}
+
+
+def _says_nothing(defense: Defense) -> bool:
+    """Whether a defense changes updates and has no hook that says how."""
+
+    def has(*names: str) -> bool:
+        return any(getattr(type(defense), name) is not getattr(Defense, name) for name in names)
+
+    return has("protect", "update") and not has("mimic", "mimic_records", "noise_scale")
 
 
 def _observation_of(knowledge: Knowledge, problem: Inversion) -> Observation | None:

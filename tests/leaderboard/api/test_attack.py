@@ -15,7 +15,9 @@ from leakboard.attacks.base import Attack, Knowledge, ReconstructionTask
 from leakboard.attacks.reconstruction.dlg import Dlg
 from leakboard.attacks.reconstruction.inverting_gradients import InvertingGradients
 from leakboard.attacks.reconstruction.prior import Prior
+from leakboard.contract.small import small
 from leakboard.contract.worlds import World, make_world
+from leakboard.core import registry
 from leakboard.core.vision import torchvision
 from leakboard.defenses.fedsgd import FedSGD
 from leakboard.defenses.ldp import Ldp
@@ -24,7 +26,51 @@ from leakboard.leaderboard.cells.answer import load_answer
 from leakboard.leaderboard.cells.question import make_question
 from leakboard.leaderboard.planning.run_folder import open_run
 from leakboard.metrics.psnr import psnr
-from tests.leaderboard.api.foreign import CLASSES, SHAPE, convnet, gradient_of, perceptron, smooth
+from tests.attacks.third_party import Reversed
+from tests.leaderboard.api.foreign import CLASSES, SHAPE, convnet, gradient_of, perceptron, refusal, smooth
+
+LEARNED = ("ridge", "message-ridge", "learning-to-invert", "resnet-inversion")
+
+
+class Shuffling(nn.Module):
+    """A user's network with whole numbers among its buffers."""
+
+    order: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("order", torch.randperm(256, generator=torch.Generator().manual_seed(0)))
+        self.last = nn.Linear(256, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(x.flatten(1)[:, self.order])  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("records", [1, 2])
+@pytest.mark.parametrize("name", LEARNED)
+def test_learned_attacks_take_a_network_with_an_index_table(name: str, records: int) -> None:
+    net, (images, labels) = Shuffling(), smooth(40)
+    chosen = registry.load("attack", name)
+    assert issubclass(chosen, Attack)
+    found = lb.attack(
+        small(chosen),
+        model=net,
+        gradient=gradient_of(net, images[:records], labels[:records]),
+        records=records,
+        auxiliary=(images[10:], labels[10:]),
+    )
+    assert found.images.shape == (records, *SHAPE)
+    assert bool(found.images.isfinite().all())
+
+
+@pytest.mark.parametrize("name", LEARNED)
+def test_learned_attacks_refuse_a_defense_that_does_not_say_what_it_does(name: str) -> None:
+    """Its clients cannot be simulated on a user's network, and learning from plain gradients would mislead."""
+    images, labels = smooth(30)
+    said = refusal(name=name, defense=Reversed(), auxiliary=(images, labels))
+    assert f"'{name}'" in said
+    assert "'reversed' changes updates, and no hook says how" in said
+
 
 # --- the same gradient gives the same images as in our own cells ---------------------------------
 
