@@ -74,7 +74,10 @@ class Knowledge:
 
     @property
     def can_simulate(self) -> bool:
-        """Whether `Defense.simulate` works: it builds the network by its name in the public settings."""
+        """Whether `Defense.simulate` works: it builds the network by its name in the public settings.
+
+        Without, an attack has `Defense.mimic_records`, `mimic` and `noise_scale`.
+        """
         return True
 
     def readings(self) -> tuple[Reading, ...]:

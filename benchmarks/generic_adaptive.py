@@ -143,6 +143,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=600)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--defenses", nargs="+", default=sorted(registry.entries("defense")))
+    parser.add_argument("--attacks", nargs="+", choices=list(attacks(1, 8)), default=list(attacks(1, 8)))
     args = parser.parse_args()
     torch.set_num_threads(1)
     rows = [json.loads(line) for line in args.out.read_text().splitlines()] if args.out.exists() else []
@@ -151,7 +152,8 @@ def main() -> None:
         return
     done = {(row["defense"], row["attack"]) for row in rows}
     for name in args.defenses:
-        asked = {n: a for n, a in attacks(args.iterations, args.samples).items() if (name, n) not in done}
+        chosen = {n: a for n, a in attacks(args.iterations, args.samples).items() if n in args.attacks}
+        asked = {n: attack for n, attack in chosen.items() if (name, n) not in done}
         if not asked:
             continue
         defense = registry.create("defense", name)
