@@ -2,11 +2,12 @@
 
     .venv/bin/python benchmarks/attack_figures.py spear robbing cocktail sums --data npz:FILE
     .venv/bin/python benchmarks/attack_figures.py fedmia correlated
+    .venv/bin/python benchmarks/attack_figures.py tuning --data npz:FILE --seeds 1000 1004
 
 `spear`, `robbing` and `cocktail` attack one batch of a client and a network as it is initialised, both anew for every
 seed. `sums` attacks what the server of a real `secagg` round opens: the mean of five clients. `fedmia` and `correlated`
 are small federations like those of the tests (`correlated` imports one: it needs pytest). All run without noise but
-`correlated`.
+`correlated`. `tuning` tries parameters on victims that no other table has: auxiliary images, other federations.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from leakboard.attacks.membership.building_blocks.signals import joined
 from leakboard.attacks.membership.correlated_noise import CorrelatedNoise
 from leakboard.attacks.membership.fedmia import FedMia
 from leakboard.attacks.membership.gradient_membership import GradientMembership
+from leakboard.attacks.membership.quantile import QuantileRegression
 from leakboard.attacks.membership.update_inference import UpdateInference
 from leakboard.attacks.reconstruction.cocktail_party import CocktailParty
 from leakboard.attacks.reconstruction.robbing_the_fed import RobbingTheFed
@@ -65,6 +67,9 @@ from leakboard.metrics.psnr import psnr
 Table = tuple[str, str, Iterable[str]]
 #: the federations of `fedmia`
 SMALL: dict[str, Any] = {"clients": 6, "rounds": 1, "unseen": 120, "auxiliary": 100}
+#: a federation of `tuning` whose model knows its members: digits with wrong labels
+OVERFITTED: dict[str, Any] = {"shard": 30, "batch_size": 30, "rounds": 120, "learning_rate": 0.05, "label_noise": 0.2}
+OVERFITTED |= {"model_parameters": {"hidden": [64]}, "unseen": 300, "auxiliary": 500}
 #: the largest pixel error of an exact image, the PSNR of a recovered record, and starts of `spear` (default / 4)
 EXACT, RECOVERED, STARTS = 1e-3, 40.0, 2048
 
@@ -86,10 +91,11 @@ class Victim:
         self.view = make_view(outcome.transcript, parse_threat("server", CLIENTS), public, outcome.secrets, shards)
         self.task, self.records, self.auxiliary = task_of(public), shards["client:0"], pool.take(splits.auxiliary)
 
-    def batch(self, size: int, seed: int) -> LabelledImages:
-        """Records of the client, chosen by a seed."""
-        order = torch.randperm(len(self.records), generator=torch.Generator().manual_seed(seed))
-        return self.records.select(order[:size])
+    def batch(self, size: int, seed: int, *, auxiliary: bool = False) -> LabelledImages:
+        """Records of the client, or auxiliary ones, chosen by a seed."""
+        records = self.auxiliary if auxiliary else self.records
+        order = torch.randperm(len(records), generator=torch.Generator().manual_seed(seed))
+        return records.select(order[:size])
 
     def attacked(
         self,
@@ -270,11 +276,62 @@ def correlated(data: str, seeds: range) -> Table:
     )
 
 
+def tuning(data: str, seeds: range) -> Table:
+    """Scores by one parameter at a time: PSNR of `cocktail-party`, exact records of `spear++`, AUC of the quantiles."""
+
+    def cocktails(iterations: int) -> str:
+        victim, attack = Victim(data, Mlp(hidden=(256, 128), bias=True)), CocktailParty(iterations=iterations)
+        batches = {seed: victim.batch(32, seed, auxiliary=True) for seed in seeds}
+        answers = {seed: victim.attacked(attack, batch, seed) for seed, batch in batches.items()}
+        scores = [float(best(answers[seed][0].images[0], batch).mean()) for seed, batch in batches.items()]
+        seconds = statistics.mean(spent for _, spent in answers.values())
+        return (
+            f"`cocktail-party`, 32 records | iterations {iterations} | {statistics.mean(scores):.1f} dB | {seconds:.1f}"
+        )
+
+    def spears(samples: int) -> str:
+        victim, attack = Victim(data, Mlp(hidden=(240, 120), bias=False)), SpearPlusPlus(samples=samples)
+        exact, seconds = list[float](), list[float]()
+        for seed in seeds:
+            batch = victim.batch(24, seed, auxiliary=True)
+            answer, spent = victim.attacked(attack, batch, seed)
+            off = (answer.images[0][:, None] - batch.images[None]).abs().amax((2, 3, 4)).amin(0)
+            exact.append(float((off < EXACT).double().mean()))
+            seconds.append(spent)
+        share = f"{statistics.mean(exact):.0%} of records exact"
+        return f"`spear++`, 24 records, 240 rows | samples {samples} | {share} | {statistics.mean(seconds):.1f}"
+
+    def quantiles(**chosen: Any) -> str:
+        areas, seconds = list[float](), list[float]()
+        for seed in seeds:
+            world = make_world(FedSGD(), seed=seed, **OVERFITTED)
+            members = joined(*world.shards.values())
+            knowledge = Knowledge(world.view("client"), world.defense, world.auxiliary, seed)
+            started = time.process_time()
+            answer = QuantileRegression(**chosen).infer(knowledge, MembershipTask(joined(members, world.unseen)))
+            seconds.append(time.process_time() - started)
+            areas.append(auc(answer.scores, torch.arange(len(answer.scores)) < len(members)))
+        told = ", ".join(f"{name} {value}" for name, value in chosen.items())
+        return f"`quantile-regression`, digits | {told} | AUC {_mean(areas)} | {statistics.mean(seconds):.1f}"
+
+    return (
+        "victims of `tuning`",
+        "attack | parameter | score | CPU s",
+        (
+            *(cocktails(iterations) for iterations in (100, 250, 500, 1000)),
+            *(spears(samples) for samples in (512, 2048, 8192)),
+            *(quantiles(epochs=epochs) for epochs in (50, 200, 800)),
+            *(quantiles(learning_rate=rate) for rate in (1e-3, 3e-3, 1e-2)),
+            *(quantiles(hidden=hidden) for hidden in ((16,), (64, 64), (256, 256))),
+        ),
+    )
+
+
 def _mean(values: list[float]) -> str:
     return f"{statistics.mean(values):.2f} ± {statistics.stdev(values) / len(values) ** 0.5:.2f}"
 
 
-TABLES = {made.__name__: made for made in (spear, robbing, cocktail, sums, fedmia, correlated)}
+TABLES = {made.__name__: made for made in (spear, robbing, cocktail, sums, fedmia, correlated, tuning)}
 
 
 def main() -> None:
