@@ -50,6 +50,8 @@ class RankedRow:
     plain: Evidence | None
     #: the harm of its worst attack on the choosing half: by it the worst round and batch size are chosen
     chosen: tuple[float, ...] = ()
+    #: for reconstruction: the answers without attack, on the same targets
+    guesses: tuple[Evidence, ...] = ()
 
     @property
     def strata(self) -> NDArray[np.int64]:

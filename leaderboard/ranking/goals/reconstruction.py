@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from leakboard.leaderboard.ranking.evidence import FEW, Evidence, halves, mean_interval
 from leakboard.leaderboard.ranking.goal_ranking import TOO_FEW, GoalRanking, Question
-from leakboard.leaderboard.ranking.intervals import clopper_pearson, effective_trials
+from leakboard.leaderboard.ranking.intervals import Interval, clopper_pearson, effective_trials
 from leakboard.leaderboard.ranking.worst_case import (
     ATTACK,
     PLAIN_ATTACK,
@@ -48,12 +48,34 @@ def reconstruction_harm(evidence: Evidence) -> tuple[float, float, float]:
     return evidence.mean("identified") or 0.0, -(lpips if lpips is not None else 0.0), evidence.mean("psnr") or 0.0
 
 
-def identifies(evidence: Evidence) -> bool:
-    """Whether more originals were identified than by chance, at 2.5 % false alarms (exact interval)."""
-    hits, size = evidence.values["identified"], evidence.batch_size
-    trials = effective_trials(hits, size)
-    chances = [r.scores["identified"].details.get("chance", 1 / (r.cell.decoys + 1)) for r in evidence.records]
-    return clopper_pearson(float(hits.sum()) * (trials / len(hits)), trials).low > max(chances)
+def guessed_share(evidence: Evidence, guesses: Sequence[Evidence]) -> float:
+    """The largest share of originals that an answer without any knowledge of them may identify.
+
+    One guess is nearest to an original among D decoys with probability 1 / (D + 1). Each original is compared with the
+    guess that fits it best, so with M guesses the share is at most M / (D + 1): M images for each client of the round,
+    because a sum holds them all. What guesses reach on the same targets may prove less (the upper end of its exact
+    interval, of 97.5 %, for the best of `guesses`).
+    """
+    one, most = 0.0, 0.0
+    for record in evidence.records:
+        chance = float(record.scores["identified"].details.get("chance", 1 / (record.cell.decoys + 1)))
+        training = record.cell.training.training
+        clients = training.get("participants") or training.get("clients") or 1
+        one, most = max(one, chance), max(most, chance * evidence.batch_size * int(cast(int, clients)))
+    reached = [_exact(guess).high for guess in guesses]
+    return max(one, min([1.0, most, *([max(reached)] if reached else [])]))
+
+
+def identifies(evidence: Evidence, guesses: Sequence[Evidence]) -> bool:
+    """Whether more originals were identified than by guessing, at 2.5 % false alarms (exact interval)."""
+    return not is_prior(evidence) and _exact(evidence).low > guessed_share(evidence, guesses)
+
+
+def _exact(evidence: Evidence) -> Interval:
+    """The exact interval of the identified share; images that share a gradient count as fewer."""
+    hits = evidence.values["identified"]
+    trials = effective_trials(hits, evidence.batch_size)
+    return clopper_pearson(float(hits.sum()) * (trials / len(hits)), trials)
 
 
 class ReconstructionRanking(GoalRanking):
@@ -88,10 +110,10 @@ class ReconstructionRanking(GoalRanking):
         reported, plain, chosen = picked
         prior = max(priors, key=lambda evidence: evidence.mean("psnr") or 0.0)
         others, rows = halves(prior)
-        floor = prior.take(rows).values["psnr"]
+        floor, guesses = prior.take(rows).values["psnr"], [evidence.take(rows) for evidence in priors]
         each = np.max([evidence.take(rows).values["psnr"] for evidence in found], axis=0) - floor
-        cells = {**_cells(reported, floor), "each": Cell(float(each.mean()))}
-        beside = _cells(plain, floor) if plain is not None else {}
+        cells = {**_cells(reported, floor, guesses), "each": Cell(float(each.mean()))}
+        beside = _cells(plain, floor, guesses) if plain is not None else {}
         excess = reported.values["psnr"] - floor
         harms = {
             "identified": reported.values["identified"],
@@ -103,29 +125,33 @@ class ReconstructionRanking(GoalRanking):
         # rounds and batch sizes have other targets: PSNR is compared with what a guess reaches on the same ones
         gained = float((chosen.values["psnr"] - prior.take(others).values["psnr"]).mean())
         worst = (*reconstruction_harm(chosen)[:2], gained)
-        return RankedRow(defense, with_plain(cells, beside, self.plain_columns()), order, harms, reported, plain, worst)
+        shown = with_plain(cells, beside, self.plain_columns())
+        return RankedRow(defense, shown, order, harms, reported, plain, worst, tuple(guesses))
 
     def compare(self, first: RankedRow, second: RankedRow) -> int:
-        """All rows tie that are no better than the prior and of which no more images are identified than by chance."""
+        """All rows tie whose attacks are no better than the prior and identify no more images than guessing does."""
         return super().compare(first, second) if self.leaks(first) or self.leaks(second) else 0
 
     def leaks(self, row: RankedRow) -> bool:
-        """Whether its PSNR is above the prior's or more images are identified than by chance."""
-        return row.cells["excess"].text is None or identifies(row.reported)
+        """Whether an attack's PSNR is above the prior's or more images are identified than by guessing."""
+        if is_prior(row.reported):
+            return False
+        return row.cells["excess"].text is None or identifies(row.reported, row.guesses)
 
     def why_control_holds(self, control: RankedRow) -> str:
         """Why reconstructions of the control show nothing; "" where PSNR is above the prior or images are identified.
 
         One of both is enough: each interval leaves out what a guess gives, at 2.5 % false alarms.
         """
-        if above(control.cells["excess"], 0) or identifies(control.reported):
+        better = above(control.cells["excess"], 0) or identifies(control.reported, control.guesses)
+        if better and not is_prior(control.reported):
             return ""
         hits, excess = control.reported.values["identified"], float(control.cells["excess"].value or 0)
         if len(hits) < FEW and (excess > 0 or hits.any()):  # the unit is the batch, the words count images
             size = control.reported.batch_size
             found = f"{round(float(hits.sum()) * size)} of {len(hits) * size} identified"
             return f"{TOO_FEW}: {found}, {excess:.2f} dB over the prior"
-        return "its PSNR is not above the prior, nor are more images identified than by chance"
+        return "its PSNR is not above the prior, nor are more images identified than by guessing"
 
     def notes(self, found: Sequence[Evidence], records: Sequence[Record], waiting: Sequence[CellSpec]) -> list[str]:
         """Why there is no prior to compare with, where that is not merely to come."""
@@ -163,12 +189,12 @@ class ReconstructionRanking(GoalRanking):
         return value / 100
 
 
-def _cells(reported: Evidence, floor: Floats) -> dict[str, Cell]:
+def _cells(reported: Evidence, floor: Floats, guesses: Sequence[Evidence]) -> dict[str, Cell]:
     excess = reported.values["psnr"] - floor
     interval = mean_interval(excess, reported.strata)
     lpips = reported.mean("lpips")
     # few targets make wide intervals: identified images count as more than the prior
-    nothing = interval.low <= 0 and (excess.mean() <= 0 or not identifies(reported))
+    nothing = interval.low <= 0 and (excess.mean() <= 0 or not identifies(reported, guesses))
     return {
         "attack": attack_cell(reported),
         "identified": share(reported.values["identified"], reported.batch_size),
