@@ -70,6 +70,8 @@ _PATH = re.compile(
 )
 #: a warning about a whole board; it is shown before everything else until the board is replaced
 NOTE_FILE, LONGEST_NOTE = "NOTE.md", 4000
+#: images of one record that are published: those of larger batches take megabytes
+MOST_IMAGES = 256
 
 
 class PublishedFile(Settings):
@@ -95,7 +97,8 @@ def submit(folder: Path, to: Path, allow_dirty: bool = False) -> tuple[Path, int
     of the same key. Settings that differ from those of records that stay are refused before anything is written.
 
     Original images are never copied: records name dataset indices, and the guesses of `prior` (images of the data set,
-    or their mean) are left out. For a sum over clients only the scored images are copied. Tracebacks are left out,
+    or their mean) are left out, as are more than `MOST_IMAGES` reconstructions of one record, for their size. For a sum
+    over clients only the scored images are copied. Tracebacks are left out,
     because they name paths. The texts of plugins from outside the checkout are copied too. Older records of the same
     cells are removed from the published folder. What a replay of each training needs goes to `replays/`.
     """
@@ -114,7 +117,7 @@ def submit(folder: Path, to: Path, allow_dirty: bool = False) -> tuple[Path, int
     file, before = _file(opened, old, changed=bool(pairs)), _ranks(old)
     write_replays(target, replays)
     for (job, record), text in zip(pairs, texts, strict=True):
-        if record.reconstructions and not _is_guess(record):
+        if record.reconstructions and not _without_images(record):
             pictures = _pictures(folder / "records" / record.reconstructions, originals(record, job))
             write_bytes(target / record.reconstructions, pictures)
         write_text(target / job.record_file.name, text)
@@ -194,9 +197,9 @@ def _ranks(board: RunFolder | None) -> Ranks:
     return {} if board is None else ranks_of(board.records, board.file.control, board.file.utility_gate, board.waiting)
 
 
-def _is_guess(record: Record) -> bool:
-    """Whether the images come from the data set itself and are no reconstructions: those of `prior`."""
-    return record.cell.attack.name == PRIOR
+def _without_images(record: Record) -> bool:
+    """Whether the images stay here: those of `prior` come from the data set itself, others are too many."""
+    return record.cell.attack.name == PRIOR or len(record.target_indices) > MOST_IMAGES
 
 
 def _pictures(path: Path, truth: Tensor | None) -> bytes:
@@ -221,7 +224,7 @@ def _bare(text: str) -> str:
 
 def _for_others(record: Record, folder: Path) -> str:
     """The text of a record as it is published; refused if it still names a folder of this machine."""
-    shown = record.model_copy(update={"reconstructions": ""}) if _is_guess(record) else record
+    shown = record.model_copy(update={"reconstructions": ""}) if _without_images(record) else record
     text = without_paths(shown).to_json()
     _refuse_places(text, f"The record {record.cell.slug}", folder)
     return text

@@ -86,6 +86,22 @@ def test_pictures_are_published_as_a_screen_shows_them(tiny_run: Path, published
     assert shown
 
 
+def test_records_with_too_many_images_are_published_without_them(
+    tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leakboard.leaderboard.publishing.submit.MOST_IMAGES", 1)
+    board, count = submit(tiny_run, tmp_path, allow_dirty=True)
+    theirs = [read_record_file(path) for path in record_files(board)]
+    assert count == len(theirs)
+    asked = [record for record in theirs if record.cell.goal == "reconstruction" and record.status == "ok"]
+    assert asked
+    for record in asked:
+        few = len(record.target_indices) <= 1 and record.cell.attack.name != "prior"
+        assert bool(record.reconstructions) == few
+        assert record.scores["psnr"].value is not None
+    assert not list(board.glob("*.safetensors")) or any(record.reconstructions for record in asked)
+
+
 def test_of_a_sum_what_was_scored_is_shown_and_published(tmp_path: Path) -> None:
     """Two problems of five images each, of which one is the victim's, and a pixel that is no number."""
     truth = torch.rand(2, 1, 4, 4, generator=torch.Generator().manual_seed(0))
