@@ -29,7 +29,7 @@ class CocktailParty(Analytic):
     (ImageNet). Its figures per batch were not available to us, and its public code leaves the negentropy out, so no
     published figure is compared (docs/attacks.md). Its variant for convolutional networks is not built.
 
-    How the default of `iterations` was chosen is not recorded.
+    `iterations` makes no difference from 100 to 1,000 on victims of its own (docs/attacks.md).
     """
 
     name: ClassVar[str] = "cocktail-party"

@@ -27,8 +27,8 @@ class SpearPlusPlus(Analytic):
     batches ten times as large as those of SPEAR, and robustness to noise. Their tables were not available to us. Ours
     needs gradients without noise: a gradient whose rank is not B gets the mean image (docs/attacks.md).
 
-    The solver was built on single batches that are not in the table of docs/attacks.md; how the default of `samples`
-    was chosen is not recorded.
+    The solver was built on single batches that are not in the table of docs/attacks.md. A batch that is solved ends the
+    search, so more `samples` cost nothing there (docs/attacks.md has what fewer lose).
     """
 
     name: ClassVar[str] = "spear++"
