@@ -8,6 +8,7 @@ Each peer runs in an environment of its own (PYTHON) from a checkout of its publ
 reference models, which are nearly all of the CPU time, are equal. Scores are compared on the images of which nobody is
 told anything. A peer's attack has its own default settings. Ours takes thresholds and RMIA's population from the other
 half of the images; LeakPro takes its population from all images, ml_privacy_meter from images that no model learned.
+`--explain` adds rows of our RMIA with what the peers do: softmax at temperature 2 (LeakPro), and another a.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 sys.path.extend(str(Path(__file__).resolve().parent.parent / folder) for folder in ("src", ""))
 
@@ -31,7 +33,7 @@ from torch import Tensor
 from benchmarks.membership_quality import Models, mean_accuracy, spread, told_records, train, training_options
 from leakboard.attacks.base import Knowledge
 from leakboard.attacks.membership.building_blocks.rotating_targets import first_models, turns
-from leakboard.attacks.membership.building_blocks.shadows import ShadowAttack, read_signals
+from leakboard.attacks.membership.building_blocks.shadows import ShadowAttack, Signals, read_signals
 from leakboard.attacks.membership.lira import Lira
 from leakboard.attacks.membership.rmia import Rmia
 from leakboard.defenses.fedsgd import FedSGD
@@ -41,6 +43,7 @@ from leakboard.metrics.tpr_at_fpr import tpr_at_fpr
 
 #: images that no model learned, for a peer that wants such a population
 OUTSIDE = 500
+MODES: tuple[Literal["online", "offline"], ...] = ("online", "offline")
 Scores = dict[str, Tensor]
 
 
@@ -52,6 +55,19 @@ def ours(count: int) -> dict[str, ShadowAttack]:
         f"rmia-online/{count}": Rmia(mode="online", references=count),
         f"rmia-offline/{count}": Rmia(references=count),
     }
+
+
+def variants(count: int) -> dict[tuple[str, str], tuple[Rmia, float]]:
+    """Our RMIA with what peers do differently: by name and label, with the temperature of the softmax."""
+    found = {(f"rmia-{mode}/{count}", "ours, T 2"): (Rmia(mode=mode, references=count), 2.0) for mode in MODES}
+    for share in (0.0, 0.6, 0.9):
+        found[f"rmia-offline/{count}", f"ours, a {share}"] = Rmia(references=count, offline_a=share), 1.0
+    return found
+
+
+def softened(signals: Signals, temperature: float) -> Signals:
+    """The same outputs, divided by a temperature."""
+    return Signals({moment: value / temperature for moment, value in signals.logits.items()}, signals.norms)
 
 
 def save_signals(args: argparse.Namespace, models: Models, path: Path) -> None:
@@ -86,6 +102,7 @@ def main() -> None:
     parser.add_argument("--references", type=int, nargs="+", default=[4, 14], help="even numbers, at most N - 2")
     parser.add_argument("--leakpro", nargs=2, metavar=("PYTHON", "CHECKOUT"))
     parser.add_argument("--privacy-meter", nargs=2, metavar=("PYTHON", "CHECKOUT"))
+    parser.add_argument("--explain", action="store_true", help="rows of our RMIA with what the peers do differently")
     args = parser.parse_args()
     torch.set_num_threads(1)
     models = train(args)
@@ -102,6 +119,12 @@ def main() -> None:
             answer = attack.judge(task, first_models(turn.pool, attack.needed), turn.target, turn.index)
             seconds[name, "ours"] = seconds.get((name, "ours"), 0.0) + time.process_time() - started
             found.setdefault((name, "ours"), []).append(answer.scores)
+        for key, (rmia, heat) in (item for count in args.references * args.explain for item in variants(count).items()):
+            pool = first_models(turn.pool, rmia.needed)
+            pool = replace(pool, signals=softened(pool.signals, heat))
+            answer = rmia.judge(task, pool, softened(turn.target, heat), turn.index)
+            found.setdefault(key, []).append(answer.scores)
+            seconds[key] = 0.0
     with tempfile.TemporaryDirectory() as place:
         save_signals(args, models, Path(place) / "signals.npz")
         for peer, given in (("leakpro", args.leakpro), ("privacy-meter", args.privacy_meter)):

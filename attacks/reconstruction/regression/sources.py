@@ -99,8 +99,8 @@ class Imitated:
     def __init__(self, knowledge: Knowledge, problem: Inversion, labels: Tensor) -> None:
         if not knowledge.can_simulate and _says_nothing(knowledge.defense):
             raise Unsupported(
-                f"the defense '{knowledge.defense.name}' changes updates, and no hook says how (mimic, mimic_records, "
-                "noise_scale); only a federation could simulate it"
+                "the defense changes updates, and no hook says how (mimic, mimic_records, noise_scale); only a "
+                "federation could simulate it"
             )
         self.knowledge, self.problem, self.labels = knowledge, problem, labels
         self.observation = _observation_of(knowledge, problem)
@@ -247,11 +247,10 @@ def in_single_precision(model: Parameters) -> Parameters:
 
 def _says_nothing(defense: Defense) -> bool:
     """Whether a defense changes updates and has no hook that says how."""
-
-    def has(*names: str) -> bool:
-        return any(getattr(type(defense), name) is not getattr(Defense, name) for name in names)
-
-    return has("protect", "update") and not has("mimic", "mimic_records", "noise_scale")
+    own = type(defense)
+    plain = own.protect is Defense.protect and own.update is Defense.update
+    silent = own.mimic is Defense.mimic and own.mimic_records is Defense.mimic_records
+    return not plain and silent and own.noise_scale is Defense.noise_scale
 
 
 def _observation_of(knowledge: Knowledge, problem: Inversion) -> Observation | None:

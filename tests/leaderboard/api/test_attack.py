@@ -69,7 +69,7 @@ def test_learned_attacks_refuse_a_defense_that_does_not_say_what_it_does(name: s
     images, labels = smooth(30)
     said = refusal(name=name, defense=Reversed(), auxiliary=(images, labels))
     assert f"'{name}'" in said
-    assert "'reversed' changes updates, and no hook says how" in said
+    assert "the defense changes updates, and no hook says how" in said
 
 
 # --- the same gradient gives the same images as in our own cells ---------------------------------
