@@ -119,6 +119,12 @@ def best(images: Tensor, batch: LabelledImages) -> Tensor:
     return torch.stack([psnr(images, one.expand_as(images)).max() for one in batch.images])
 
 
+def exact_share(images: Tensor, batch: LabelledImages) -> float:
+    """The share of records of which some image (M, C, H, W) has no pixel that is off by `EXACT` or more."""
+    off = (images[:, None] - batch.images[None]).abs().amax((2, 3, 4)).amin(0)
+    return float((off < EXACT).double().mean())
+
+
 def guesses(victim: Victim, count: int, batch: LabelledImages, seed: int) -> tuple[float, float]:
     """The PSNR of the mean auxiliary image, and of the best of `count` random ones."""
     mean = psnr(victim.auxiliary.images.mean(0).expand_as(batch.images), batch.images)
@@ -135,8 +141,7 @@ def spear(data: str, seeds: range) -> Table:
         for seed in seeds:
             batch = victim.batch(records, seed)
             answer, spent = victim.attacked(SpearPlusPlus(samples=STARTS), batch, seed)
-            off = (answer.images[0][:, None] - batch.images[None]).abs().amax((2, 3, 4)).amin(0)
-            share.append(float((off < EXACT).double().mean()))
+            share.append(exact_share(answer.images[0], batch))
             flagged += bool(answer.flags)
             seconds.append(spent)
         times = f"{statistics.mean(seconds):.1f} ({min(seconds):.1f} to {max(seconds):.1f})"
@@ -295,8 +300,7 @@ def tuning(data: str, seeds: range) -> Table:
         for seed in seeds:
             batch = victim.batch(24, seed, auxiliary=True)
             answer, spent = victim.attacked(attack, batch, seed)
-            off = (answer.images[0][:, None] - batch.images[None]).abs().amax((2, 3, 4)).amin(0)
-            exact.append(float((off < EXACT).double().mean()))
+            exact.append(exact_share(answer.images[0], batch))
             seconds.append(spent)
         share = f"{statistics.mean(exact):.0%} of records exact"
         return f"`spear++`, 24 records, 240 rows | samples {samples} | {share} | {statistics.mean(seconds):.1f}"

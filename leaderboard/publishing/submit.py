@@ -96,11 +96,11 @@ def submit(folder: Path, to: Path, allow_dirty: bool = False) -> tuple[Path, int
     A group is one defense at one seed. A board that is there already grows: its other groups stay, and so does a record
     of the same key. Settings that differ from those of records that stay are refused before anything is written.
 
-    Original images are never copied: records name dataset indices, and the guesses of `prior` (images of the data set,
-    or their mean) are left out, as are more than `MOST_IMAGES` reconstructions of one record, for their size. For a sum
-    over clients only the scored images are copied. Tracebacks are left out,
-    because they name paths. The texts of plugins from outside the checkout are copied too. Older records of the same
-    cells are removed from the published folder. What a replay of each training needs goes to `replays/`.
+    Original images are never copied: records name dataset indices, and the guesses of `prior` (images of the data
+    set, or their mean) are left out. So are the images of a record with more than `MOST_IMAGES`, for their size. For
+    a sum over clients only the scored images are copied. Tracebacks are left out, because they name paths. The texts
+    of plugins from outside the checkout are copied too. Older records of the same cells are removed from the
+    published folder. What a replay of each training needs goes to `replays/`.
     """
     opened = open_run(folder)
     target = to / opened.file.suite

@@ -92,8 +92,8 @@ class Imitated:
     - If the view holds the victim's own message, a simulated message takes its place, and the defense reads it.
     - Of a mean over clients, of a view without that message, or where a simulation lacks something
       (`simulates_exactly`), the gradients are computed, changed by `mimic_records` and `mimic`, averaged, and get noise
-      as `noise_scale` states it. So it is too on a network that no client could build by its name
-      (`Knowledge.can_simulate`); a defense that has none of these hooks and changes updates is refused there.
+      as `noise_scale` states it. The same holds for a user's own network, which no client can build by its name
+      (`Knowledge.can_simulate`). There a defense that changes updates and has none of these hooks is refused.
     """
 
     def __init__(self, knowledge: Knowledge, problem: Inversion, labels: Tensor) -> None:

@@ -67,7 +67,7 @@ def guessed_share(evidence: Evidence, guesses: Sequence[Evidence]) -> float:
 
 
 def identifies(evidence: Evidence, guesses: Sequence[Evidence]) -> bool:
-    """Whether more originals were identified than by guessing, at 2.5 % false alarms (exact interval)."""
+    """Whether more originals were identified than by guessing: at most 5 % false alarms, 2.5 % for each interval."""
     return not is_prior(evidence) and _exact(evidence).low > guessed_share(evidence, guesses)
 
 
@@ -141,7 +141,7 @@ class ReconstructionRanking(GoalRanking):
     def why_control_holds(self, control: RankedRow) -> str:
         """Why reconstructions of the control show nothing; "" where PSNR is above the prior or images are identified.
 
-        One of both is enough: each interval leaves out what a guess gives, at 2.5 % false alarms.
+        One of both is enough: each leaves out what a guess gives, with false alarms of 2.5 % (PSNR) and at most 5 %.
         """
         better = above(control.cells["excess"], 0) or identifies(control.reported, control.guesses)
         if better and not is_prior(control.reported):
